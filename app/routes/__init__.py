@@ -1,0 +1,32 @@
+"""HTTP routes: thin handlers, one file an API area.
+
+An application is assembled from `handlers`, `exception_handlers` and `app.routes.docs.openapi_config()`, with
+`request_max_body_size` set to the limit of the settings; its ASGI entry runs every HTTP request through
+`app.routes.trace.traced`. Handlers read `app.state`: orchestrator, settings, draining (app.routes.state).
+"""
+
+from __future__ import annotations
+
+from litestar import Router
+
+from app.routes import docs, health, version
+from app.routes.auth import require_key
+from app.routes.errors import exception_handlers
+
+handlers = [
+    Router(
+        "/",
+        guards=[require_key],
+        route_handlers=[
+            health.livez,
+            health.livez_head,
+            health.readyz,
+            health.readyz_head,
+            health.ping,
+            version.version,
+            docs.openapi_json,
+        ],
+    )
+]
+
+__all__ = ["exception_handlers", "handlers"]

@@ -1,0 +1,50 @@
+"""API keys: `Authorization: Bearer <key>` on every route that is not marked public."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from functools import lru_cache
+from typing import Any
+
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+
+from app.protocol.errors import ApiError
+from app.routes.state import settings
+
+
+def require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Guard. Routes with opt public=True stay open; without configured keys every route is open.
+
+    Raises:
+        ApiError: 401, no key or a wrong one.
+    """
+    keys = settings(connection.app).server.api_keys
+    if not keys or handler.opt.get("public"):
+        return
+    scheme, _, key = connection.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key:
+        raise _unauthorized("This server needs an API key: send the header 'Authorization: Bearer <key>'.")
+    if not _known(key.strip(), tuple(keys)):
+        raise _unauthorized("The API key of this request is not known to this server.")
+
+
+def _known(key: str, keys: tuple[str, ...]) -> bool:
+    """Compare digests, all of them: neither the length nor the place of a match shows in the time it takes."""
+    digest = _digest(key)
+    matches = [hmac.compare_digest(digest, expected) for expected in _digests(keys)]
+    return any(matches)
+
+
+@lru_cache(maxsize=8)
+def _digests(keys: tuple[str, ...]) -> tuple[bytes, ...]:
+    return tuple(_digest(key) for key in keys)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _unauthorized(message: str) -> ApiError:
+    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

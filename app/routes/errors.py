@@ -1,0 +1,84 @@
+"""Exception handlers: whatever goes wrong under a route becomes OpenAI's error body."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from litestar.types import ExceptionHandlersMap
+
+from app.protocol.errors import ApiError
+from app.routes.state import settings
+from app.routes.trace import trace_of
+
+_log = logging.getLogger("omni.error")
+
+CLIENT_CLOSED_REQUEST = 499
+"""Status in the log of a request whose client left before the answer; nobody receives it."""
+
+_CODES = {
+    400: "invalid_request",
+    401: "invalid_api_key",
+    404: "unknown_route",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    415: "unsupported_media_type",
+}
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before there was an answer to send."""
+
+
+def error_response(request: Request[Any, Any, Any], error: ApiError) -> Response[Any]:
+    """The response that carries `error`; a HEAD request gets the status and headers alone."""
+    body = b"" if request.method == "HEAD" else error.body
+    return Response(body, status_code=error.status, headers=error.headers, media_type="application/json")
+
+
+def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
+    """Litestar's own refusals (no such route, wrong method, body too large, ...)."""
+    headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
+    code = _CODES.get(error.status_code)
+    return error_response(request, ApiError(error.status_code, _in_words(request, error), code=code, headers=headers))
+
+
+def on_client_gone(request: Request[Any, Any, Any], error: ClientGoneError) -> Response[Any]:
+    """Nobody is there to read it: an empty response ends the exchange, the log says why."""
+    trace_of(request.scope).outcome = "client gone"
+    return Response(b"", status_code=CLIENT_CLOSED_REQUEST)
+
+
+def on_exception(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """A fault of ours: the traceback goes to the log once, the client gets the id to quote."""
+    trace = trace_of(request.scope)
+    trace.outcome = "failed"
+    _log.error("request %s: %s %s failed", trace.request_id, request.method, request.url.path, exc_info=error)
+    message = f"The server failed on this request. Its log has the cause under request id {trace.request_id}."
+    return error_response(request, ApiError(500, message, code="internal_error"))
+
+
+def _in_words(request: Request[Any, Any, Any], error: HTTPException) -> str:
+    path = request.scope["path"]
+    match error.status_code:
+        case 404:
+            return f"There is no route {request.method} {path} on this server; /docs lists its routes."
+        case 405:
+            allowed = (error.headers or {}).get("allow", "another method")
+            return f"{path} does not answer {request.method}, only {allowed}."
+        case 413:
+            limit = settings(request.app).server.max_body_bytes
+            return f"The request body is larger than {limit} bytes, the limit of this server (--max-body-bytes)."
+        case status:
+            return error.detail or HTTPStatus(status).phrase
+
+
+exception_handlers: ExceptionHandlersMap = {
+    ApiError: error_response,
+    ClientGoneError: on_client_gone,
+    HTTPException: on_http_exception,
+    Exception: on_exception,
+}

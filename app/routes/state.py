@@ -1,0 +1,31 @@
+"""Typed access to what the application factory puts on `app.state`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from litestar import Litestar
+
+    from app.pipeline.orchestrator import Orchestrator
+    from app.settings.schema import Settings
+
+
+def orchestrator(app: Litestar) -> Orchestrator:
+    """The orchestrator of this API worker."""
+    return cast("Orchestrator", _state(app).orchestrator)
+
+
+def settings(app: Litestar) -> Settings:
+    """The resolved settings of the server."""
+    return cast("Settings", _state(app).settings)
+
+
+def draining(app: Litestar) -> asyncio.Event:
+    """Set once the server is told to stop: streams end, nothing new begins."""
+    return cast("asyncio.Event", _state(app).draining)
+
+
+def _state(app: Litestar) -> Any:
+    return app.state

@@ -1,0 +1,78 @@
+"""What is known of one HTTP request while it runs: its id, how it ends; one log line at its end."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from typing import Any, Literal, cast
+
+import msgspec
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.telemetry.logging import AccessRecord, log_access
+
+Outcome = Literal["done", "refused", "failed", "client gone", "draining"]
+
+_SCOPE_KEY = "omni.trace"
+_ACCEPTABLE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
+
+
+class Trace(msgspec.Struct):
+    """`outcome` is None until somebody knows better than the status code how the request ended."""
+
+    request_id: str
+    started: float
+    status: int = 0
+    outcome: Outcome | None = None
+
+
+def trace_of(scope: Scope) -> Trace:
+    """The trace of a request; made here when the application runs without `traced` (in a bare Litestar)."""
+    scope_ = cast("dict[str, Any]", scope)
+    trace = scope_.get(_SCOPE_KEY)
+    if trace is None:
+        trace = scope_[_SCOPE_KEY] = Trace(_request_id(scope), time.monotonic())
+    return cast("Trace", trace)
+
+
+async def traced(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run `app` for one HTTP request: X-Request-Id on whatever it answers (404 included), one log line at the end."""
+    trace = trace_of(scope)
+    header = (b"x-request-id", trace.request_id.encode())
+
+    async def send_with_id(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            trace.status = message["status"]
+            message["headers"] = [*message["headers"], header]
+        await send(message)
+
+    try:
+        await app(scope, receive, send_with_id)
+    finally:
+        log_access(_record(scope, trace))
+
+
+def _record(scope: Scope, trace: Trace) -> AccessRecord:
+    client = scope.get("client")
+    return AccessRecord(
+        request_id=trace.request_id,
+        client=client[0] if client else "",
+        method=str(scope.get("method", "")),
+        path=scope["path"],
+        status=trace.status,
+        outcome=trace.outcome or _outcome(trace.status),
+        seconds=round(time.monotonic() - trace.started, 6),
+    )
+
+
+def _outcome(status: int) -> Outcome:
+    if 400 <= status < 500:
+        return "refused"
+    return "done" if 0 < status < 400 else "failed"
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's X-Request-Id when it is short and harmless in a log, else a new one."""
+    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+    return given.decode() if _ACCEPTABLE_ID.fullmatch(given) else uuid.uuid4().hex

@@ -1,0 +1,97 @@
+"""The server's own log: text or JSON lines on loggers under "omni"; the root logger is never touched."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Literal
+
+import msgspec
+
+LogFormat = Literal["text", "json"]
+
+ROOT = "omni"
+_access = logging.getLogger("omni.access")
+
+
+class AccessRecord(msgspec.Struct, frozen=True):
+    """One ended HTTP request; `outcome` says why it ended, `seconds` how long it ran."""
+
+    request_id: str
+    client: str
+    method: str
+    path: str
+    status: int
+    outcome: str
+    seconds: float
+
+
+class _Line(msgspec.Struct, omit_defaults=True):
+    """One JSON log line; `time` is ISO 8601 in UTC."""
+
+    time: str
+    level: str
+    logger: str
+    message: str
+    request: AccessRecord | None = None
+    traceback: str | None = None
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; an access line carries its request as an object."""
+
+    converter = time.gmtime
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Encode one record."""
+        line = _Line(
+            time=self.formatTime(record),
+            level=record.levelname.lower(),
+            logger=record.name,
+            message=record.getMessage(),
+            request=getattr(record, "access", None),
+            traceback=self.formatException(record.exc_info) if record.exc_info else None,
+        )
+        return msgspec.json.encode(line).decode()
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 (logging's name)
+        """ISO 8601 in UTC with milliseconds."""
+        seconds = self.converter(record.created)
+        return f"{time.strftime('%Y-%m-%dT%H:%M:%S', seconds)}.{int(record.msecs):03d}Z"
+
+
+def configure_logging(format: LogFormat = "text", level: int = logging.INFO) -> None:
+    """Print the "omni" loggers to stderr in `format`. For our own commands: a host that mounts us has its own set-up.
+
+    A second call replaces what the first one set up.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonFormatter() if format == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    )
+    logger = logging.getLogger(ROOT)
+    logger.handlers = [handler]
+    logger.setLevel(level)
+    logger.propagate = False
+
+
+def log_access(record: AccessRecord) -> None:
+    """One line for one ended request; silent health probes that worked would drown the rest, so they are DEBUG."""
+    level = logging.DEBUG if record.path in _PROBES and record.status == 200 else logging.INFO
+    if _access.isEnabledFor(level):
+        _access.log(
+            level,
+            '%s "%s %s" %d %s %.3f s id=%s',
+            record.client,
+            record.method,
+            record.path,
+            record.status,
+            record.outcome,
+            record.seconds,
+            record.request_id,
+            extra={"access": record},
+        )
+
+
+_PROBES = frozenset({"/health", "/livez", "/readyz", "/ping"})
