@@ -1,0 +1,97 @@
+"""`omni-app headless`: one replica of one stage on this host, for a master that runs elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from app.cluster.local import LocalReplica, describe_exit
+from app.cluster.rundir import StartupError
+from app.cluster.supervisor import BACKOFF_S
+from app.cluster.transport import is_loopback, local_address_towards, tcp_address
+from app.engines.spec import EXIT_REFUSED, ReplicaSpec
+from app.settings.schema import Settings, StageConfig
+
+logger = logging.getLogger("app.cluster")
+
+
+def run(settings: Settings, stage_id: int) -> int:
+    """Serve stage `stage_id` for the master at settings.master until stopped; the exit code of the command.
+
+    Raises:
+        StartupError: there is no such stage, the master's address cannot be resolved, or a token is missing.
+    """
+    stage = next((x for x in settings.stages if x.stage_id == stage_id), None)
+    if stage is None:
+        raise StartupError(f"there is no stage {stage_id}: the pipeline has {[x.stage_id for x in settings.stages]}")
+    with tempfile.TemporaryDirectory(prefix="omni-headless-") as directory:
+        spec = _spec(settings, stage)
+        print(f"stage {stage_id} ({stage.name}): joining the master at {spec.registry}", file=sys.stderr, flush=True)
+        return asyncio.run(_Headless(LocalReplica(spec, Path(directory)), settings.master.shutdown_timeout).serve())
+
+
+def _spec(settings: Settings, stage: StageConfig) -> ReplicaSpec:
+    master = settings.master
+    try:
+        host = master.replica_address or local_address_towards(master.address, master.port)
+    except OSError as error:
+        raise StartupError(f"cannot find a route to the master {master.address}:{master.port}: {error}") from error
+    if not master.token and not is_loopback(host):
+        raise StartupError(
+            f"this replica would listen on {host}, which other machines reach: set --omni-token (or OMNI_TOKEN) "
+            "to the master's token"
+        )
+    return ReplicaSpec(
+        stage=stage,
+        replica_id=-1,
+        registry=tcp_address(master.address, master.port),
+        bind=tcp_address(host, "*"),
+        token=master.token,
+        served_model_names=settings.served_model_names,
+        shutdown_timeout=master.shutdown_timeout,
+        parent_pid=os.getpid(),
+    )
+
+
+class _Headless:
+    """Keeps the replica alive; the first signal lets it finish what runs, the second ends it at once."""
+
+    def __init__(self, replica: LocalReplica, grace_s: float) -> None:
+        self._replica = replica
+        self._grace_s = grace_s
+        self._stopping = asyncio.Event()
+
+    async def serve(self) -> int:
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, self._on_signal)
+        stop = asyncio.create_task(self._stopping.wait())
+        keep = asyncio.create_task(self._keep_alive())
+        await asyncio.wait([stop, keep], return_when=asyncio.FIRST_COMPLETED)
+        code = 0 if stop.done() else keep.result()
+        keep.cancel()
+        stop.cancel()
+        await self._replica.stop(self._grace_s)
+        return code
+
+    def _on_signal(self) -> None:
+        if self._stopping.is_set():
+            os.killpg(self._replica.pid, signal.SIGKILL)
+        self._stopping.set()
+
+    async def _keep_alive(self) -> int:
+        """Start it again when it dies, with growing pauses; give up when it was refused or the pauses are used up."""
+        for pause in (*BACKOFF_S, None):
+            await self._replica.spawn()
+            code = await self._replica.wait()
+            if code == EXIT_REFUSED:
+                return EXIT_REFUSED
+            if pause is not None:
+                logger.warning("%s ended (%s); starting it again in %g s", self._replica.name, describe_exit(code), pause)
+                await asyncio.sleep(pause)
+        return 1

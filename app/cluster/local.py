@@ -1,0 +1,119 @@
+"""One replica process started from here: spawn it, pass its output on, know why it ended, end it for certain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from app.cluster.process import python_command
+from app.engines.spec import ReplicaSpec
+
+_TAIL_LINES = 20
+_KILL_AFTER_S = 5.0
+
+
+class LocalReplica:
+    """A child process in a session of its own, so that its whole group can be killed."""
+
+    def __init__(self, spec: ReplicaSpec, directory: Path) -> None:
+        self.spec = spec
+        self.name = f"{spec.stage.name}/{max(spec.replica_id, 0)}"
+        self._spec_file = directory / f"replica-{spec.stage.stage_id}-{max(spec.replica_id, 0)}.json"
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._process: asyncio.subprocess.Process | None = None
+        self._pump: asyncio.Task[None] | None = None
+
+    async def spawn(self) -> None:
+        """Start the process; it registers with the master by itself."""
+        self._tail.clear()
+        descriptor = os.open(self._spec_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # it holds the token
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(self.spec))
+        self._process = await asyncio.create_subprocess_exec(
+            *python_command("app.engines.worker", str(self._spec_file)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            env=self._environment(),
+        )
+        self._pump = asyncio.create_task(self._pump_output(self._process), name=f"output of {self.name}")
+
+    def _environment(self) -> dict[str, str]:
+        environment = {**os.environ, **self.spec.stage.env, "PYTHONUNBUFFERED": "1"}
+        if self.spec.stage.devices not in ("", "cpu"):
+            environment["CUDA_VISIBLE_DEVICES"] = self.spec.stage.devices
+        return environment
+
+    async def _pump_output(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await _read_line(process.stdout):
+            self._tail.append(line)
+            print(f"[{self.name}] {line}", file=sys.stderr, flush=True)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    async def wait(self) -> int:
+        """Wait for the end; the exit code (negative: the signal). The rest of its group is killed."""
+        assert self._process is not None
+        code = await self._process.wait()
+        self._kill_group()
+        if self._pump is not None:
+            with suppress(TimeoutError):  # a grandchild may hold the pipe open
+                await asyncio.wait_for(self._pump, timeout=1)
+        return code
+
+    def tail(self) -> str:
+        """The last lines it printed."""
+        return "\n".join(self._tail)
+
+    async def stop(self, grace_s: float) -> None:
+        """SIGTERM, wait up to `grace_s` seconds, then kill the group."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.terminate()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), timeout=grace_s)
+        self._kill_group()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), timeout=_KILL_AFTER_S)
+        if process.stdin is not None:
+            process.stdin.close()
+        self._spec_file.unlink(missing_ok=True)
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+async def _read_line(stream: asyncio.StreamReader) -> str:
+    """One line without its end; a line longer than the stream's buffer comes in pieces. Empty at the end."""
+    try:
+        line = await stream.readline()
+    except ValueError:  # longer than the buffer; asyncio has dropped it
+        return "(a very long line was left out)"
+    if not line:
+        return ""
+    return line.decode(errors="replace").rstrip() or " "
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,333 @@
+"""Every message that crosses a process boundary: one schema, msgpack on the wire.
+
+Two channels use it (docs/structure.md draws them):
+
+* registry: replicas and API workers (DEALER) talk to the master (ROUTER);
+* data: API workers (DEALER) talk to a replica (ROUTER).
+
+A wire message is a ZeroMQ multipart: the first frame is one encoded message, further frames are its bulk bytes
+(request bodies, call results), which are never copied into the msgpack frame.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+PROTOCOL = 1
+"""Raised by one whenever a message changes its meaning; the registry refuses peers that speak another number."""
+
+ReplicaState = Literal["starting", "up", "draining", "suspect", "down"]
+
+
+class Message(msgspec.Struct, tag=True, tag_field="message_type", array_like=True, omit_defaults=True):
+    """Base of all messages: positional fields on the wire, the class name is the tag."""
+
+
+# --------------------------------------------------------------------------------------------- registry channel
+
+
+class Register(Message):
+    """replica -> master: what this replica is. Sent before the model loads, so that a mismatch is refused at once.
+
+    `config_digest` is the digest of the stage's configuration (settings.schema.stage_digest). `replica_id` is -1 when
+    the master shall choose it. `address` is where the replica's ROUTER listens; `host` is for people.
+    """
+
+    protocol: int
+    version: str
+    model: str
+    stage_id: int
+    replica_id: int
+    config_digest: str
+    address: str
+    host: str
+    pid: int
+
+
+class Welcome(Message):
+    """master -> replica: accepted under this id; send a Heartbeat every `heartbeat_s` seconds."""
+
+    replica_id: int
+    heartbeat_s: float
+
+
+class Refused(Message):
+    """master -> peer: not accepted, with the reason in words; the peer must not try again unchanged."""
+
+    reason: str
+
+
+class Reregister(Message):
+    """master -> replica: I do not know you (I was restarted, or had given you up): register again."""
+
+
+class Load(msgspec.Struct, array_like=True):
+    """What a replica is doing, as it reports it: requests running and waiting, and a counter of engine steps."""
+
+    running: int = 0
+    waiting: int = 0
+    steps: int = 0
+
+
+class Heartbeat(Message):
+    """replica -> master: alive. `tick` counts event loop turns of the sender; `detail` says what loading does now."""
+
+    state: ReplicaState
+    tick: int
+    load: Load
+    detail: str = ""
+
+
+class Capabilities(msgspec.Struct, array_like=True):
+    """What a started engine can do, told to the API workers with the membership.
+
+    tasks: request kinds it answers ("chat", "completion", ...); max_model_len in tokens (0: not applicable);
+    input and output modalities in OpenAI's words.
+    """
+
+    tasks: list[str] = []
+    max_model_len: int = 0
+    input_modalities: list[str] = []
+    output_modalities: list[str] = []
+
+
+class Ready(Message):
+    """replica -> master: the engine has started and answers requests."""
+
+    capabilities: Capabilities
+
+
+class Subscribe(Message):
+    """API worker -> master: push Membership to me from now on. `pid` is watched: its death frees its requests."""
+
+    protocol: int
+    client_id: str
+    pid: int
+
+
+class ReplicaInfo(msgspec.Struct, array_like=True):
+    """One replica as the master sees it."""
+
+    stage_id: int
+    replica_id: int
+    address: str
+    state: ReplicaState
+    host: str
+    pid: int
+    load: Load
+    capabilities: Capabilities
+
+
+class Membership(Message):
+    """master -> API workers: the whole truth about the replicas. `master_pid` is watched by the workers."""
+
+    version: int
+    master_pid: int
+    replicas: list[ReplicaInfo]
+
+
+class ClientGone(Message):
+    """master -> replicas: this API worker is dead; cancel what it asked for."""
+
+    client_id: str
+
+
+class Drain(Message):
+    """master -> replica: finish what runs within `grace_s` seconds, take no more, then leave."""
+
+    grace_s: float
+
+
+class Bye(Message):
+    """peer -> master: leaving on purpose."""
+
+    reason: str = ""
+
+
+# ------------------------------------------------------------------------------------------------- data channel
+
+
+class Submit(Message):
+    """API worker -> replica: start a request. Frame 1: the body (raw JSON for LLM kinds).
+
+    kind names the engine's task ("chat", "completion", ...). credit is the `cost` of events that may be sent before
+    a Credit message comes back. `model` is the served name that the client asked for ("" = the default one).
+    """
+
+    request_id: str
+    kind: str
+    model: str = ""
+    credit: int = 1 << 20
+
+
+class Append(Message):
+    """API worker or upstream replica -> replica: more input for a running request. Frame 1: the input."""
+
+    request_id: str
+    last: bool = False
+
+
+class Abort(Message):
+    """API worker -> replica: stop this request; nothing more is sent for it."""
+
+    request_id: str
+
+
+class Release(Message):
+    """API worker -> replica: the refs that this request produced are no longer needed."""
+
+    request_id: str
+
+
+class Credit(Message):
+    """API worker -> replica: events of this `cost` were sent to the HTTP client; that much more may come."""
+
+    request_id: str
+    amount: int
+
+
+class Call(Message):
+    """API worker -> replica: a question that is not a generation (tokenize, add_lora, ...). Frame 1: JSON arguments."""
+
+    call_id: str
+    method: str
+
+
+class Result(Message):
+    """replica -> API worker: answer to a Call. Frame 1: JSON. `failed` is set instead of a frame on error."""
+
+    call_id: str
+    failed: Failed | None = None
+
+
+class Ping(Message):
+    """API worker -> replica: I still live; a client silent for CLIENT_LEASE_S loses its requests."""
+
+
+CLIENT_LEASE_S = 10.0
+PING_PERIOD_S = 2.0
+
+
+# ------------------------------------------------------------------------------- events: what a request's answer is
+#
+# The answer to a Submit is one ordered sequence: Accepted, then any number of outputs, then Done; or Failed at any
+# place, which ends it. Only the API worker writes framing, ids, finish_reason, usage and [DONE].
+
+
+class Event(msgspec.Struct, tag=True, tag_field="event", array_like=True, omit_defaults=True):
+    """Base of all events."""
+
+
+class Accepted(Event):
+    """The engine took the request: whatever only it can judge has been judged. No HTTP head leaves before this."""
+
+
+class Delta(Event):
+    """Plain text of choice `index` (fast path): `tokens` new tokens. Empty text can carry tokens."""
+
+    index: int
+    text: str
+    tokens: int = 1
+
+
+class Chunk(Event):
+    """One choice object (full path): a JSON object without index, finish_reason and stop_reason.
+
+    For a streamed chat it holds `delta` (and `logprobs`, ...), for a whole answer `message`; for completions `text`.
+    """
+
+    index: int
+    fields: bytes
+
+
+class Finish(Event):
+    """Choice `index` is complete. `stop_reason` is JSON: the stop string or token id that ended it, or null."""
+
+    index: int
+    reason: str
+    stop_reason: bytes = b"null"
+
+
+class Usage(Event):
+    """Token counts so far; a later one replaces an earlier one. `details` is JSON of further usage fields, or empty."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    details: bytes = b""
+
+
+class Extra(Event):
+    """Top-level fields of the answer beyond OpenAI's (prompt_logprobs, ...): a JSON object. Rare."""
+
+    fields: bytes
+
+
+class Done(Event):
+    """The last event of a request that worked."""
+
+
+class Failed(Event):
+    """The last event of a request that did not. `status` is the HTTP status; the rest is OpenAI's error body."""
+
+    status: int
+    message: str
+    type: str = "server_error"
+    param: str | None = None
+    code: str | None = None
+
+
+AnyEvent = Accepted | Delta | Chunk | Finish | Usage | Extra | Done | Failed
+
+
+_FRAMING = 200
+"""Bytes that a chunk costs on the HTTP connection beside its text."""
+
+
+def cost(event: AnyEvent) -> int:
+    """What an event takes out of its request's credit; both sides count by this function, so nothing drifts."""
+    match event:
+        case Delta(_, text, _):
+            return len(text) + _FRAMING
+        case Chunk(_, fields) | Extra(fields):
+            return len(fields) + _FRAMING
+        case _:
+            return 0
+
+
+class Events(Message):
+    """replica -> API worker: all that happened in one turn of the replica's loop, for all requests of this client."""
+
+    items: list[tuple[str, AnyEvent]]
+
+
+RegistryMessage = Register | Welcome | Refused | Reregister | Heartbeat | Ready | Subscribe | Membership | ClientGone | Drain | Bye
+DataMessage = Submit | Append | Abort | Release | Credit | Call | Result | Ping | Events
+
+_encoder = msgspec.msgpack.Encoder()
+_registry_decoder = msgspec.msgpack.Decoder(RegistryMessage)
+_data_decoder = msgspec.msgpack.Decoder(DataMessage)
+
+
+def encode(message: Message) -> bytes:
+    """Encode any message; the result is one ZeroMQ frame."""
+    return _encoder.encode(message)
+
+
+def decode_registry(frame: bytes | memoryview) -> RegistryMessage:
+    """Decode a frame of the registry channel.
+
+    Raises:
+        msgspec.DecodeError: the frame is not one of its messages.
+    """
+    return _registry_decoder.decode(frame)
+
+
+def decode_data(frame: bytes | memoryview) -> DataMessage:
+    """Decode a frame of the data channel.
+
+    Raises:
+        msgspec.DecodeError: the frame is not one of its messages.
+    """
+    return _data_decoder.decode(frame)

@@ -1,0 +1,166 @@
+"""ZeroMQ on asyncio: one Channel per socket, PLAIN authentication on every ROUTER.
+
+A Channel reads in batches straight from the socket's file descriptor: pyzmq's own asyncio sockets create a future per
+message, which costs more than the message when tokens stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket as stdlib_socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import cast
+
+import zmq
+import zmq.asyncio
+from zmq.auth.asyncio import AsyncioAuthenticator
+
+logger = logging.getLogger("app.cluster")
+
+USERNAME = "omni"
+ZAP_DOMAIN = "omni"
+NO_TOKEN = "none"
+"""The password where no token is set (ZeroMQ takes no empty one): a private directory or loopback guards the socket."""
+Frames = list[zmq.Frame]
+Payload = bytes | bytearray | memoryview | zmq.Frame
+_READS_PER_TURN = 256
+
+
+def new_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """A context whose sockets never hold up the exit of their process."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.linger = 0
+    return context
+
+
+class Channel:
+    """A ZeroMQ socket bound to the running event loop; `on_message` gets the frames of each message."""
+
+    def __init__(self, socket: zmq.Socket[bytes], on_message: Callable[[Frames], None]) -> None:
+        self._socket = socket
+        self._on_message = on_message
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        self._loop.add_reader(socket.FD, self._readable)
+        self._loop.call_soon(self._readable)
+
+    def send(self, frames: Sequence[Payload]) -> None:
+        """Queue a message; never blocks (there is no high-water mark, credits bound what is in flight)."""
+        with suppress(zmq.Again):  # a DEALER whose peer has never been there yet
+            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        self._reread()
+
+    def _reread(self) -> None:
+        """The descriptor is edge-triggered and a send may have consumed its edge (libzmq, ZMQ_FD)."""
+        if not self._closed and cast(int, self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            self._loop.call_soon(self._readable)
+
+    def _readable(self) -> None:
+        if self._closed:
+            return
+        for _ in range(_READS_PER_TURN):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            try:
+                self._on_message(frames)
+            except Exception:  # one bad message must not end the channel
+                logger.exception("a message was dropped because handling it failed")
+            if self._closed:
+                return
+        self._loop.call_soon(self._readable)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._socket.FD)
+            self._socket.close(0)
+
+
+class Authenticator:
+    """Answers the ZMQ authentication protocol (RFC 27) of a context: only `token` opens a ROUTER of it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], token: str) -> None:
+        quiet = logging.getLogger("app.cluster.auth")
+        quiet.setLevel(logging.INFO)  # at DEBUG pyzmq logs the passwords it is shown
+        self._auth = AsyncioAuthenticator(zmq.asyncio.Context.shadow(context.underlying), log=quiet)
+        self._auth.configure_plain(domain=ZAP_DOMAIN, passwords={USERNAME: token or NO_TOKEN})
+
+    def start(self) -> None:
+        self._auth.start()
+
+    def stop(self) -> None:
+        self._auth.stop()
+
+
+def router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """A ROUTER that authenticates its peers and lets one that re-appears take over its identity."""
+    socket = context.socket(zmq.ROUTER)
+    socket.plain_server = True
+    socket.zap_domain = ZAP_DOMAIN.encode()
+    socket.router_handover = True
+    _prepare(socket)
+    return socket
+
+
+def dealer(context: zmq.Context[zmq.Socket[bytes]], address: str, identity: bytes, token: str) -> zmq.Socket[bytes]:
+    """A DEALER connected to `address`; reconnects by itself."""
+    socket = context.socket(zmq.DEALER)
+    socket.identity = identity
+    socket.plain_username = USERNAME.encode()
+    socket.plain_password = (token or NO_TOKEN).encode()
+    _prepare(socket)
+    socket.connect(address)
+    return socket
+
+
+def _prepare(socket: zmq.Socket[bytes]) -> None:
+    socket.linger = 0
+    socket.sndhwm = 0
+    socket.rcvhwm = 0
+    socket.reconnect_ivl = 50
+    socket.reconnect_ivl_max = 1000
+    socket.ipv6 = True
+    socket.heartbeat_ivl = 5000  # notices a tcp peer whose host vanished without a FIN
+    socket.heartbeat_timeout = 15000
+
+
+class AuthWatch:
+    """Tells whether the peer of a connecting socket refused its token (only the socket's monitor knows)."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]) -> None:
+        self.refused = asyncio.Event()
+        self._watched = socket
+        events = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        monitor = cast("zmq.Socket[bytes]", socket.get_monitor_socket(events))
+        self._channel = Channel(monitor, self._on_event)
+        self._monitor = monitor
+
+    def _on_event(self, frames: Frames) -> None:
+        del frames  # either event means the same to us: the other side does not let us in
+        self.refused.set()
+
+    def close(self) -> None:
+        self._watched.disable_monitor()
+        self._channel.close()
+
+
+def is_loopback(host: str) -> bool:
+    """True when `host` names only this machine."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def tcp_address(host: str, port: int | str) -> str:
+    """ZeroMQ's form of a tcp endpoint; IPv6 literals get their brackets."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def local_address_towards(host: str, port: int) -> str:
+    """The address of this machine on the route to `host` (a UDP connect sends nothing)."""
+    family, _, _, _, target = stdlib_socket.getaddrinfo(host, port, type=stdlib_socket.SOCK_DGRAM)[0]
+    with stdlib_socket.socket(family, stdlib_socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])

@@ -1,0 +1,69 @@
+"""The one contract between a replica process and its engine. Nothing outside app/engines/<kind>/ knows the engine."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from app.cluster.messages import AnyEvent, Capabilities, Failed, Load
+
+
+class EngineError(Exception):
+    """A request cannot be served; becomes the Failed event. Anything else that escapes is a 500 and is logged."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(failed.message)
+        self.failed = failed
+
+
+class Request(Protocol):
+    """One request inside a replica: what was asked, and where its events go.
+
+    The engine calls `emit(Accepted())` once nothing can be refused any more, then emits outputs, then `Done()`.
+    `emit` never blocks. A producer of large or endless output awaits `ready()` between outputs: it returns at once while
+    the client has credit and waits while it has none. Cancelling the task that runs `Engine.run` is the abort.
+    """
+
+    request_id: str
+    kind: str
+    model: str
+    body: bytes
+
+    def emit(self, event: AnyEvent) -> None: ...
+
+    async def ready(self) -> None: ...
+
+
+class Engine(Protocol):
+    """What every engine kind implements (llm, diffusion, speech, torch, stub)."""
+
+    async def start(self) -> Capabilities:
+        """Load the model. Raises whatever explains a failure; the replica reports it and exits."""
+        ...
+
+    async def run(self, request: Request) -> None:
+        """Serve one request to its end. Cancelling this coroutine aborts the request in the engine within a second.
+
+        Raises:
+            EngineError: the request is refused or failed, with the error that the client shall see.
+        """
+        ...
+
+    async def call(self, method: str, arguments: bytes) -> bytes:
+        """Answer a Call; JSON in, JSON out.
+
+        Raises:
+            EngineError: unknown method or bad arguments.
+        """
+        ...
+
+    def load(self) -> Load:
+        """Requests running and waiting, and the number of engine steps so far; answered from memory."""
+        ...
+
+    async def check_health(self) -> None:
+        """Return if the engine lives; raise if it is dead, which ends the replica."""
+        ...
+
+    async def stop(self) -> None:
+        """Free everything: child processes, shared memory, devices. Called once, after the requests have ended."""
+        ...

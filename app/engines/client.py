@@ -1,0 +1,135 @@
+"""A replica's view of one API worker: its running requests, its credit, and its outgoing events.
+
+All events of one turn of the event loop leave as one message (one message per token costs twice the CPU).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from app.cluster import messages as m
+from app.cluster.transport import Channel
+from app.engines.base import Engine, EngineError
+
+logger = logging.getLogger("app.replica")
+
+
+class ClientRequest:
+    """One request of one client; implements app.engines.base.Request."""
+
+    def __init__(self, client: Client, submit: m.Submit, body: bytes) -> None:
+        self.request_id = submit.request_id
+        self.kind = submit.kind
+        self.model = submit.model
+        self.body = body
+        self.task: asyncio.Task[None] | None = None
+        self._client = client
+        self._credit = submit.credit
+        self._funded = asyncio.Event()
+        self._funded.set()
+        self._held: list[m.AnyEvent] = []
+
+    def emit(self, event: m.AnyEvent) -> None:
+        """Send the event; while the client has no credit, hold it and let text of one choice grow together."""
+        if self._credit > 0:
+            self._send(event)
+        else:
+            self._hold(event)
+
+    def _send(self, event: m.AnyEvent) -> None:
+        self._credit -= m.cost(event)
+        if self._credit <= 0:
+            self._funded.clear()
+        self._client.enqueue(self.request_id, event)
+
+    def _hold(self, event: m.AnyEvent) -> None:
+        if isinstance(event, m.Delta) and self._held:
+            last = self._held[-1]
+            if isinstance(last, m.Delta) and last.index == event.index:
+                self._held[-1] = m.Delta(last.index, last.text + event.text, last.tokens + event.tokens)
+                return
+        self._held.append(event)
+
+    async def ready(self) -> None:
+        """Wait until the client has credit."""
+        if self._credit <= 0:
+            await self._funded.wait()
+
+    def add_credit(self, amount: int) -> None:
+        self._credit += amount
+        if self._credit <= 0:
+            return
+        self._funded.set()
+        held, self._held = self._held, []
+        for position, event in enumerate(held):
+            if self._credit <= 0:
+                self._held = held[position:]
+                return
+            self._send(event)
+
+
+class Client:
+    """An API worker, known by its identity. What it asked for is cancelled when it is gone."""
+
+    def __init__(self, identity: bytes, channel: Channel, engine: Engine) -> None:
+        self.seen = time.monotonic()
+        self.requests: dict[str, ClientRequest] = {}
+        self._identity = identity
+        self._channel = channel
+        self._engine = engine
+        self._outbox: list[tuple[str, m.AnyEvent]] = []
+
+    def submit(self, submit: m.Submit, body: bytes, refuse: m.Failed | None) -> None:
+        """Start a request, or answer with the refusal."""
+        if refuse is not None:
+            self.enqueue(submit.request_id, refuse)
+            return
+        request = ClientRequest(self, submit, body)
+        self.requests[submit.request_id] = request
+        request.task = asyncio.create_task(self._run(request), name=submit.request_id)
+
+    async def _run(self, request: ClientRequest) -> None:
+        try:
+            await self._engine.run(request)
+        except EngineError as error:
+            request.emit(error.failed)
+        except Exception as error:
+            logger.exception("request %s failed", request.request_id)
+            request.emit(m.Failed(500, f"{type(error).__name__} in the engine; see the server's log"))
+        finally:
+            self._forget(request)
+
+    def _forget(self, request: ClientRequest) -> None:
+        """A finished request stays while events of it are held back for want of credit."""
+        if self.requests.get(request.request_id) is request and not request._held:
+            del self.requests[request.request_id]
+
+    def abort(self, request_id: str) -> None:
+        request = self.requests.pop(request_id, None)
+        if request is not None and request.task is not None:
+            request.task.cancel()
+
+    def cancel_all(self) -> None:
+        for request_id in list(self.requests):
+            self.abort(request_id)
+        self._outbox.clear()
+
+    def credit(self, request_id: str, amount: int) -> None:
+        request = self.requests.get(request_id)
+        if request is None:
+            return
+        request.add_credit(amount)
+        if request.task is not None and request.task.done():
+            self._forget(request)
+
+    def enqueue(self, request_id: str, event: m.AnyEvent) -> None:
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox.append((request_id, event))
+
+    def _flush(self) -> None:
+        items, self._outbox = self._outbox, []
+        if items:
+            self._channel.send([self._identity, m.encode(m.Events(items))])

@@ -1,0 +1,23 @@
+"""What a parent process hands to a replica process, as a private JSON file."""
+
+from __future__ import annotations
+
+import msgspec
+
+from app.settings.schema import StageConfig
+
+EXIT_FAILED, EXIT_REFUSED = 1, 3
+"""Exit codes of a replica: its engine failed (worth a restart), the master refused it (not worth one)."""
+
+
+class ReplicaSpec(msgspec.Struct, kw_only=True):
+    """One replica. `bind` is ipc://PATH or tcp://HOST:* ; `replica_id` -1: the master chooses it. Times in seconds."""
+
+    stage: StageConfig
+    replica_id: int
+    registry: str
+    bind: str
+    token: str
+    served_model_names: list[str]
+    shutdown_timeout: float
+    parent_pid: int

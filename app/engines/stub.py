@@ -1,0 +1,130 @@
+"""An engine without a model, for tests of timing and faults: it answers by the clock and breaks on request.
+
+Stage engine_args: `load_s` (seconds that loading takes), `load_error` (message to fail the load with), `load_exit` (exit
+code to die with while loading), `token_s` (seconds a token), `slots` (requests that run at once).
+A request body may hold `"stub": {...}`: `tokens` (default: the words of the last message), `token_s`, `fail_after`
+(tokens, then a 500), `exit_after` (tokens, then the process dies), `hang_after` (tokens, then silence),
+`refuse` (message of a 400 before Accepted).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import msgspec
+
+from app.cluster import messages as m
+from app.engines.base import EngineError, Request
+from app.settings.schema import StageConfig
+
+
+class StubOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """What the stage is configured to do."""
+
+    load_s: float = 0.0
+    load_error: str = ""
+    load_exit: int = -1
+    token_s: float = 0.0
+    slots: int = 256
+
+
+class StubScript(msgspec.Struct, forbid_unknown_fields=True):
+    """What one request asks the stub to do."""
+
+    tokens: int | None = None
+    token_s: float | None = None
+    fail_after: int | None = None
+    exit_after: int | None = None
+    hang_after: int | None = None
+    refuse: str | None = None
+
+
+class _Body(msgspec.Struct):
+    messages: list[dict[str, Any]] = []
+    prompt: str = ""
+    n: int = 1
+    max_tokens: int | None = None
+    stub: StubScript = msgspec.field(default_factory=StubScript)
+
+    def words(self) -> list[str]:
+        text = str(self.messages[-1].get("content", "")) if self.messages else self.prompt
+        if self.stub.tokens is not None:
+            return [f"w{i} " for i in range(self.stub.tokens)]
+        return [word + " " for word in text.split()][: self.max_tokens]
+
+
+class StubEngine:
+    """Implements app.engines.base.Engine."""
+
+    def __init__(self, stage: StageConfig) -> None:
+        self._options = msgspec.convert(stage.engine_args, StubOptions)
+        self._slots = asyncio.Semaphore(self._options.slots)
+        self._load = m.Load()
+
+    async def start(self) -> m.Capabilities:
+        options = self._options
+        await asyncio.sleep(options.load_s)
+        if options.load_exit >= 0:
+            os._exit(options.load_exit)
+        if options.load_error:
+            raise RuntimeError(options.load_error)
+        return m.Capabilities(["chat", "completion"], 4096, ["text"], ["text"])
+
+    async def run(self, request: Request) -> None:
+        body = msgspec.json.decode(request.body, type=_Body)
+        if body.stub.refuse is not None:
+            raise EngineError(m.Failed(400, body.stub.refuse, "invalid_request_error", param="stub"))
+        request.emit(m.Accepted())
+        self._load.waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._load.waiting -= 1
+        self._load.running += 1
+        try:
+            await self._generate(request, body)
+        finally:
+            self._load.running -= 1
+            self._slots.release()
+
+    async def _generate(self, request: Request, body: _Body) -> None:
+        script = body.stub
+        pause = self._options.token_s if script.token_s is None else script.token_s
+        words = body.words()
+        for position, word in enumerate(words):
+            await self._misbehave(script, position)
+            await asyncio.sleep(pause)
+            self._load.steps += 1
+            for index in range(body.n):
+                request.emit(m.Delta(index, word))
+        await self._misbehave(script, len(words))
+        for index in range(body.n):
+            request.emit(m.Finish(index, "stop"))
+        request.emit(m.Usage(len(request.body) // 4, len(words) * body.n))
+        request.emit(m.Done())
+
+    async def _misbehave(self, script: StubScript, position: int) -> None:
+        if position == script.fail_after:
+            raise RuntimeError("the stub was asked to fail")
+        if position == script.exit_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if position == script.hang_after:
+            await asyncio.Event().wait()
+
+    async def call(self, method: str, arguments: bytes) -> bytes:
+        if method == "tokenize":
+            body = msgspec.json.decode(arguments, type=_Body)
+            return msgspec.json.encode({"count": len(body.words()), "tokens": list(range(len(body.words())))})
+        raise EngineError(m.Failed(404, f"this engine has no {method}", "not_found_error"))
+
+    def load(self) -> m.Load:
+        return self._load
+
+    async def check_health(self) -> None:
+        """The stub is healthy as long as it runs."""
+
+    async def stop(self) -> None:
+        """Nothing to free."""

@@ -1,0 +1,304 @@
+"""The replica program: one process, one engine. The same program locally and under `omni-app headless`.
+
+`python -m app.engines.worker SPEC_FILE`; the file holds a ReplicaSpec as JSON and is private to the user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket as stdlib_socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from app import __version__
+from app.cluster import messages as m
+from app.cluster.process import die_with_parent
+from app.cluster.transport import Authenticator, AuthWatch, Channel, Frames, dealer, new_context, router
+from app.engines.base import Engine, EngineError
+from app.engines.client import Client
+from app.engines.spec import EXIT_FAILED, EXIT_REFUSED, ReplicaSpec
+from app.settings.schema import stage_digest
+
+logger = logging.getLogger("app.replica")
+
+
+def build_engine(spec: ReplicaSpec) -> Engine:
+    """The engine of a stage kind; imported here so that no process pays for an engine that it does not run."""
+    match spec.stage.kind:
+        case "llm":
+            from app.engines.llm.engine import LlmEngine
+
+            return LlmEngine(spec.stage, spec.served_model_names)
+        case "stub":
+            from app.engines.stub import StubEngine
+
+            return StubEngine(spec.stage)
+
+
+class Replica:
+    """Owns the sockets, the engine and the requests of one replica process."""
+
+    def __init__(self, spec: ReplicaSpec) -> None:
+        self._spec = spec
+        self._identity = os.urandom(8)
+        self._context = new_context()
+        self._engine = build_engine(spec)
+        self._clients: dict[bytes, Client] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+        self._capabilities: m.Capabilities | None = None
+        self._state: m.ReplicaState = "starting"
+        self._heartbeat_s = 1.0
+        self._tick = 0
+        self._welcomed = asyncio.Event()
+        self._leave: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    async def serve(self) -> int:
+        """Run until told to leave; the exit code."""
+        self._open()
+        self._watch_parent()
+        work = asyncio.create_task(self._work(), name="replica")
+        await asyncio.wait([work, self._leave], return_when=asyncio.FIRST_COMPLETED)
+        if not self._leave.done():
+            self._leave.set_result(await self._outcome(work))
+        work.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await work
+        return await self._close(self._leave.result())
+
+    async def _outcome(self, work: asyncio.Task[None]) -> int:
+        error = work.exception()
+        reason = f"{type(error).__name__}: {error}"
+        traceback.print_exception(error)
+        self._tell(m.Bye(reason))
+        return EXIT_FAILED
+
+    def _open(self) -> None:
+        spec = self._spec
+        self._authenticator = Authenticator(self._context, spec.token)
+        self._authenticator.start()
+        data = router(self._context)
+        data.bind(spec.bind)
+        self._address = data.last_endpoint.decode()
+        self._data = Channel(data, self._on_data)
+        registry = dealer(self._context, spec.registry, self._identity, spec.token)
+        self._auth_watch = AuthWatch(self._context, registry)
+        self._registry = Channel(registry, self._on_registry)
+        self._register()
+
+    def _register(self) -> None:
+        stage = self._spec.stage
+        self._tell(
+            m.Register(
+                protocol=m.PROTOCOL,
+                version=__version__,
+                model=stage.model,
+                stage_id=stage.stage_id,
+                replica_id=self._spec.replica_id,
+                config_digest=stage_digest(stage),
+                address=self._address,
+                host=stdlib_socket.gethostname(),
+                pid=os.getpid(),
+            )
+        )
+
+    async def _work(self) -> None:
+        await self._wait_for_master()
+        heart = asyncio.create_task(self._beat(), name="heartbeat")
+        try:
+            self._capabilities = await self._engine.start()
+            self._state = "up"
+            self._tell(m.Ready(self._capabilities))
+            while True:
+                await asyncio.sleep(0.25)
+                await self._engine.check_health()
+                self._expire_clients()
+        finally:
+            heart.cancel()
+
+    async def _wait_for_master(self) -> None:
+        """The load starts only after the master has accepted us: a mismatch must not cost a model load."""
+        waits = [asyncio.create_task(x.wait()) for x in (self._welcomed, self._auth_watch.refused)]
+        try:
+            while not self._welcomed.is_set():
+                done, _ = await asyncio.wait(waits, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+                if self._auth_watch.refused.is_set():
+                    self._refused("the master does not accept our token: --omni-token differs from the master's")
+                    await asyncio.sleep(1)
+                elif not done:
+                    logger.warning("waiting for the master at %s", self._spec.registry)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self._tick += 1
+            self._tell(m.Heartbeat(self._state, self._tick, self._engine.load()))
+            await asyncio.sleep(self._heartbeat_s)
+
+    def _refused(self, reason: str) -> None:
+        print(f"the master refused this replica: {reason}", file=sys.stderr, flush=True)
+        self.leave(EXIT_REFUSED)
+
+    def leave(self, code: int) -> None:
+        if not self._leave.done():
+            self._leave.set_result(code)
+
+    async def _close(self, code: int) -> int:
+        for client in self._clients.values():
+            client.cancel_all()
+        for call in self._calls:
+            call.cancel()
+        try:
+            await asyncio.wait_for(self._engine.stop(), timeout=10)
+        except TimeoutError:
+            logger.warning("the engine did not stop within 10 s")
+        self._tell(m.Bye())
+        await asyncio.sleep(0.05)  # lets the io thread write Bye; there is no completion to wait for with linger 0
+        self._auth_watch.close()
+        self._registry.close()
+        self._data.close()
+        self._authenticator.stop()
+        self._context.term()
+        return code
+
+    # ------------------------------------------------------------------------------------------------ leaving
+
+    def _watch_parent(self) -> None:
+        """Standard input is the lifeline: it ends when the parent dies in whatever way."""
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, self._on_signal)
+        with suppress(OSError, ValueError):
+            loop.add_reader(sys.stdin.fileno(), self._on_lifeline)
+
+    def _on_lifeline(self) -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self.leave(0)
+
+    def _on_signal(self) -> None:
+        if self._state == "draining":
+            os._exit(0)  # asked twice
+        self._drain(self._spec.shutdown_timeout)
+
+    def _drain(self, grace_s: float) -> None:
+        if self._state != "up":
+            self.leave(0)
+            return
+        self._state = "draining"
+        self._tell(m.Heartbeat(self._state, self._tick, self._engine.load()))
+        self._drainer = asyncio.create_task(self._leave_when_idle(grace_s), name="drain")
+
+    async def _leave_when_idle(self, grace_s: float) -> None:
+        end = time.monotonic() + grace_s
+        while any(client.requests for client in self._clients.values()) and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+        self.leave(0)
+
+    # ------------------------------------------------------------------------------------------------ registry channel
+
+    def _tell(self, message: m.Message) -> None:
+        self._registry.send([m.encode(message)])
+
+    def _on_registry(self, frames: Frames) -> None:
+        match m.decode_registry(frames[0].buffer):
+            case m.Welcome() as welcome:
+                self._heartbeat_s = welcome.heartbeat_s
+                self._welcomed.set()
+                if self._capabilities is not None:  # a restarted master meets a replica that has long been up
+                    self._tell(m.Ready(self._capabilities))
+            case m.Refused(reason):
+                self._refused(reason)
+            case m.Reregister():
+                self._register()
+            case m.Drain(grace_s):
+                self._drain(grace_s)
+            case m.ClientGone(client_id):
+                self._drop_client(client_id.encode())
+
+    def _drop_client(self, identity: bytes) -> None:
+        client = self._clients.pop(identity, None)
+        if client is not None:
+            client.cancel_all()
+
+    def _expire_clients(self) -> None:
+        limit = time.monotonic() - m.CLIENT_LEASE_S
+        for identity in [x for x, client in self._clients.items() if client.seen < limit]:
+            self._drop_client(identity)
+
+    # ------------------------------------------------------------------------------------------------ data channel
+
+    def _on_data(self, frames: Frames) -> None:
+        identity = frames[0].bytes
+        client = self._clients.get(identity)
+        if client is None:
+            client = self._clients[identity] = Client(identity, self._data, self._engine)
+        client.seen = time.monotonic()
+        match m.decode_data(frames[1].buffer):
+            case m.Submit() as submit:
+                client.submit(submit, frames[2].bytes if len(frames) > 2 else b"", refuse=self._refusal())
+            case m.Abort(request_id):
+                client.abort(request_id)
+            case m.Credit(request_id, amount):
+                client.credit(request_id, amount)
+            case m.Call() as call:
+                task = asyncio.create_task(self._answer(identity, call, frames[2].bytes if len(frames) > 2 else b""))
+                self._calls.add(task)
+                task.add_done_callback(self._calls.discard)
+            case m.Ping():
+                pass
+
+    def _refusal(self) -> m.Failed | None:
+        if self._state == "up":
+            return None
+        return m.Failed(503, f"this replica is {self._state}", "service_unavailable_error", code="replica_unavailable")
+
+    async def _answer(self, identity: bytes, call: m.Call, arguments: bytes) -> None:
+        failed = self._refusal()
+        result = b""
+        if failed is None:
+            try:
+                result = await self._engine.call(call.method, arguments)
+            except EngineError as error:
+                failed = error.failed
+            except Exception as error:
+                logger.exception("call %s failed", call.method)
+                failed = m.Failed(500, f"{type(error).__name__} in the engine; see the server's log")
+        frame = m.encode(m.Result(call.call_id, failed))
+        self._data.send([identity, frame] if failed else [identity, frame, result])
+
+
+async def _main(spec: ReplicaSpec) -> int:
+    return await Replica(spec).serve()
+
+
+def main() -> None:
+    spec_file = Path(sys.argv[1])
+    spec = msgspec.json.decode(spec_file.read_bytes(), type=ReplicaSpec)
+    die_with_parent(spec.parent_pid)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    os.environ.update(spec.stage.env)
+    try:
+        code = asyncio.run(_main(spec))
+    except zmq.ZMQError as error:
+        print(f"cannot listen on {spec.bind}: {error}", file=sys.stderr)
+        code = EXIT_FAILED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # engine libraries leave non-daemon threads behind that would hold up the exit
+
+
+if __name__ == "__main__":
+    main()

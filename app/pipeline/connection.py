@@ -1,0 +1,137 @@
+"""An API worker's connection to one replica, and the event streams that run over it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import zmq
+
+from app.cluster import messages as m
+from app.cluster.transport import Channel, Frames, dealer
+from app.protocol.errors import ApiError
+
+
+class ReplicaLost(Exception):
+    """The replica is gone; whatever ran there has to run elsewhere or fail."""
+
+
+class Stream:
+    """The events of one request on one replica, in order, handed out in batches."""
+
+    def __init__(self, request_id: str, connection: Connection) -> None:
+        self.request_id = request_id
+        self.connection = connection
+        self._events: list[m.AnyEvent] = []
+        self._arrived = asyncio.Event()
+        self._lost = False
+        self.ended = False
+
+    def push(self, event: m.AnyEvent) -> None:
+        self._events.append(event)
+        self._arrived.set()
+        if isinstance(event, m.Done | m.Failed):
+            self.ended = True
+
+    def lose(self) -> None:
+        self._lost = True
+        self._arrived.set()
+
+    async def next_batch(self) -> list[m.AnyEvent]:
+        """All events that have arrived, at least one.
+
+        Raises:
+            ReplicaLost: the replica went away and everything that it sent has been handed out.
+        """
+        while not self._events:
+            if self._lost:
+                raise ReplicaLost
+            await self._arrived.wait()
+            self._arrived.clear()
+        events, self._events = self._events, []
+        return events
+
+
+class Connection:
+    """One DEALER to one replica. `in_flight` is what balancing looks at."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], info: m.ReplicaInfo, client_id: str, token: str
+    ) -> None:
+        self.info = info
+        self._streams: dict[str, Stream] = {}
+        self._calls: dict[str, asyncio.Future[bytes]] = {}
+        self._call_count = 0
+        self._channel = Channel(dealer(context, info.address, client_id.encode(), token), self._on_message)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._streams)
+
+    @property
+    def accepts(self) -> bool:
+        """New requests may go there."""
+        return self.info.state == "up"
+
+    def submit(self, submit: m.Submit, body: bytes) -> Stream:
+        stream = Stream(submit.request_id, self)
+        self._streams[submit.request_id] = stream
+        self._channel.send([m.encode(submit), body])
+        return stream
+
+    def release(self, stream: Stream) -> None:
+        """The stream is no longer read; what still runs for it is aborted."""
+        if self._streams.pop(stream.request_id, None) is not None and not stream.ended:
+            self._channel.send([m.encode(m.Abort(stream.request_id))])
+
+    def credit(self, request_id: str, amount: int) -> None:
+        self._channel.send([m.encode(m.Credit(request_id, amount))])
+
+    async def call(self, method: str, arguments: bytes) -> bytes:
+        """Ask the engine a question (bounded by the caller).
+
+        Raises:
+            ApiError: the engine refused it.
+            ReplicaLost: the replica went away.
+        """
+        self._call_count += 1
+        call_id = str(self._call_count)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = answer
+        self._channel.send([m.encode(m.Call(call_id, method)), arguments])
+        try:
+            return await answer
+        finally:
+            self._calls.pop(call_id, None)
+
+    def ping(self) -> None:
+        self._channel.send([m.encode(m.Ping())])
+
+    def close(self) -> None:
+        """Close the socket; everything that waits on it learns that the replica is lost."""
+        self._channel.close()
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.lose()
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(ReplicaLost())
+
+    def _on_message(self, frames: Frames) -> None:
+        match m.decode_data(frames[0].buffer):
+            case m.Events(items):
+                for request_id, event in items:
+                    if (stream := self._streams.get(request_id)) is not None:
+                        stream.push(event)
+            case m.Result(call_id, failed):
+                answer = self._calls.get(call_id)
+                if answer is None or answer.done():
+                    return
+                if failed is not None:
+                    answer.set_exception(api_error(failed))
+                else:
+                    answer.set_result(frames[1].bytes)
+
+
+def api_error(failed: m.Failed) -> ApiError:
+    """The exception that becomes the HTTP answer of a Failed event."""
+    return ApiError(failed.status, failed.message, type=failed.type, param=failed.param, code=failed.code)

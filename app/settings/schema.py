@@ -1,0 +1,79 @@
+"""The resolved configuration: plain data, made once by settings.resolve and handed to every process."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+import msgspec
+
+StageKind = Literal["llm", "stub"]
+LoadBalancing = Literal["random", "round-robin", "least-queue-length"]
+
+
+class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One stage of the pipeline. `engine_args` are passed to the engine by its own names, judged by the engine."""
+
+    stage_id: int
+    name: str
+    kind: StageKind
+    model: str
+    entry: bool = True
+    outputs: list[str] = msgspec.field(default_factory=lambda: ["text"])
+    engine_args: dict[str, Any] = {}
+    default_sampling_params: dict[str, Any] = {}
+    devices: str = ""
+    num_replicas: int = 1
+    env: dict[str, str] = {}
+
+
+class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the HTTP side needs. Times in seconds, sizes in bytes."""
+
+    host: str = "127.0.0.1"
+    port: int = 8091
+    workers: int = 1
+    root_path: str = ""
+    api_keys: list[str] = []
+    max_body_bytes: int = 256 << 20
+    sse_keep_alive_s: float = 15.0
+    boot: Literal["blocking", "background"] = "blocking"
+    request_id_headers: bool = True
+
+
+class MasterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Where headless replicas find the master, and how patient it is. Times in seconds. `port` 0: no tcp registry."""
+
+    address: str = "127.0.0.1"
+    port: int = 0
+    token: str = ""
+    replica_address: str = ""
+    lb_policy: LoadBalancing = "least-queue-length"
+    stage_init_timeout: float = 600.0
+    init_timeout: float = 900.0
+    heartbeat_s: float = 1.0
+    heartbeat_timeout: float = 30.0
+    stall_timeout: float = 60.0
+    shutdown_timeout: float = 30.0
+
+
+class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Everything, resolved. `origins` says where each value came from ("flag --port", "env OMNI_PORT", "default"...).
+
+    `created` is the Unix time at which the server's first worker resolved it; /v1/models reports it.
+    """
+
+    model: str
+    served_model_names: list[str]
+    pipeline: str
+    stages: list[StageConfig]
+    created: int = 0
+    server: ServerConfig = msgspec.field(default_factory=ServerConfig)
+    master: MasterConfig = msgspec.field(default_factory=MasterConfig)
+    origins: dict[str, str] = {}
+
+
+def stage_digest(stage: StageConfig) -> str:
+    """Digest of what must be equal on all hosts for replicas of one stage: not devices, counts or environment."""
+    same = msgspec.structs.replace(stage, devices="", num_replicas=1, env={})
+    return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:16]

@@ -1,0 +1,187 @@
+"""Orchestrator, pool, registry, supervisor and replica together: real processes, the stub engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cluster import messages as m
+from app.cluster.registry import Registry
+from app.cluster.rundir import StartupError
+from app.cluster.supervisor import Supervisor
+from app.pipeline.orchestrator import Orchestrator, RequestStream
+from app.protocol.errors import ApiError
+from app.settings.schema import MasterConfig, Settings, StageConfig
+
+
+def settings(replicas: int = 1, **engine_args: Any) -> Settings:
+    stage = StageConfig(
+        stage_id=0, name="stub", kind="stub", model="stub", engine_args=engine_args, num_replicas=replicas, devices="cpu"
+    )
+    master = MasterConfig(stage_init_timeout=20, heartbeat_s=0.2, shutdown_timeout=2)
+    return Settings(model="stub", served_model_names=["stub"], pipeline="stub", stages=[stage], master=master)
+
+
+@asynccontextmanager
+async def cluster(path: Path, config: Settings) -> AsyncIterator[tuple[Orchestrator, Supervisor]]:
+    registry = Registry(config, f"ipc://{path}/registry.sock")
+    await registry.start()
+    supervisor = Supervisor(config, registry, path)
+    orchestrator = Orchestrator(config, f"ipc://{path}/registry.sock")
+    try:
+        await supervisor.start(lambda line: None)
+        await orchestrator.start()
+        assert await orchestrator.wait_ready(5)
+        yield orchestrator, supervisor
+    finally:
+        await orchestrator.stop()
+        await supervisor.stop(grace_s=3)
+        await registry.stop()
+
+
+async def read(stream: RequestStream) -> list[m.AnyEvent]:
+    return [event async for batch in stream for event in batch]
+
+
+def text_of(events: list[m.AnyEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, m.Delta))
+
+
+def body(text: str = "", **script: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": text}], "stub": script}).encode()
+
+
+async def test_an_answer_comes_back_in_order(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings()) as (orchestrator, _):
+        events = await read(await orchestrator.submit("chat", "r1", body("one two three")))
+        assert text_of(events) == "one two three "
+        assert [type(event) for event in events[-3:]] == [m.Finish, m.Usage, m.Done]
+        assert orchestrator.capabilities().tasks == ["chat", "completion"]
+        assert json.loads(await orchestrator.call("chat", "tokenize", body("a b")))["count"] == 2
+
+
+async def test_two_hundred_at_once_are_not_mixed_up(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings(replicas=2, token_s=0.001)) as (orchestrator, _):
+
+        async def one(number: int) -> str:
+            return text_of(await read(await orchestrator.submit("chat", f"r{number}", body(f"id {number} end"))))
+
+        answers = await asyncio.gather(*(one(i) for i in range(200)))
+        assert answers == [f"id {i} end " for i in range(200)]
+
+
+async def test_a_refusal_comes_before_acceptance(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings()) as (orchestrator, _):
+        with pytest.raises(ApiError) as caught:
+            await orchestrator.submit("chat", "r1", body(refuse="not like this"))
+        assert (caught.value.status, caught.value.body.error.message) == (400, "not like this")
+        with pytest.raises(ApiError) as caught:
+            await orchestrator.submit("speech", "r2", b"{}")
+        assert caught.value.status == 404
+
+
+async def test_a_failure_in_the_middle_comes_after_what_was_sent(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings(token_s=0.01)) as (orchestrator, _):
+        stream = await orchestrator.submit("chat", "r1", body("a b c d", fail_after=2))
+        seen: list[m.AnyEvent] = []
+        with pytest.raises(ApiError) as caught:
+            async for batch in stream:
+                seen += batch
+        assert caught.value.status == 500
+        assert text_of(seen) == "a b "
+
+
+async def running(orchestrator: Orchestrator) -> int:
+    await asyncio.sleep(0.5)  # two heartbeats
+    return sum(x.load.running for stage in orchestrator.status() for x in stage.replicas)
+
+
+async def test_aclose_aborts_in_the_engine(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings(token_s=0.05)) as (orchestrator, _):
+        stream = await orchestrator.submit("chat", "r1", body(tokens=1000))
+        await anext(stream)
+        assert await running(orchestrator) == 1
+        await stream.aclose()
+        assert await running(orchestrator) == 0
+
+
+async def test_unheard_work_is_sent_once_more_when_a_replica_dies(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings(replicas=2, token_s=0.3)) as (orchestrator, _):
+        stream = await orchestrator.submit("chat", "r1", body("still here"))
+        assert stream._stream is not None
+        os.kill(stream._stream.connection.info.pid, signal.SIGKILL)
+        assert text_of(await read(stream)) == "still here "
+
+
+async def test_streamed_work_fails_with_503_when_its_replica_dies(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings(replicas=2, token_s=0.05)) as (orchestrator, _):
+        stream = await orchestrator.submit("chat", "r1", body("a b c d e", exit_after=2))
+        with pytest.raises(ApiError) as caught:
+            await read(stream)
+        assert (caught.value.status, caught.value.body.error.code) == (503, "replica_lost")
+
+
+async def test_poison_is_not_sent_to_a_third_replica(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings(replicas=3)) as (orchestrator, _):
+        with pytest.raises(ApiError) as caught:
+            await read(await orchestrator.submit("chat", "r1", body("a", exit_after=0)))
+        assert caught.value.body.error.code == "replica_lost"
+        await asyncio.sleep(0.3)
+        assert sum(x.state == "up" for x in orchestrator.status()[0].replicas) >= 1
+
+
+async def test_a_dead_replica_is_seen_at_once_and_comes_back(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings()) as (orchestrator, _):
+        (replica,) = orchestrator.status()[0].replicas
+        os.kill(replica.pid, signal.SIGKILL)
+        await asyncio.sleep(0.5)
+        assert not orchestrator.ready
+        with pytest.raises(ApiError) as caught:
+            await orchestrator.submit("chat", "r1", body("x"))
+        assert caught.value.status == 503
+        assert await orchestrator.wait_ready(10)
+        assert text_of(await read(await orchestrator.submit("chat", "r2", body("back again")))) == "back again "
+
+
+async def test_a_slow_reader_gets_everything_and_costs_bounded_memory(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings()) as (orchestrator, _):
+        stream = await orchestrator.submit("chat", "r1", body(tokens=20_000))
+        await asyncio.sleep(1)
+        assert stream._stream is not None
+        held = sum(map(m.cost, stream._stream._events))
+        assert held <= (1 << 20) + 1000, "more than the credit window was sent to a client that does not read"
+        events = await read(stream)
+        assert text_of(events) == "".join(f"w{i} " for i in range(20_000))
+        assert sum(event.tokens for event in events if isinstance(event, m.Delta)) == 20_000
+
+
+@pytest.mark.parametrize(
+    ("engine_args", "words"),
+    [
+        ({"load_exit": 7}, ["stage 0", "stub", "exit code 7"]),
+        ({"load_error": "no such checkpoint"}, ["stage 0", "no such checkpoint"]),
+        ({"nonsense": 1}, ["stage 0", "nonsense"]),
+    ],
+)
+async def test_a_failed_start_names_stage_and_cause(tmp_path: Path, engine_args: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(StartupError) as caught:
+        async with cluster(tmp_path, settings(**engine_args)):
+            pass
+    for word in words:
+        assert word in str(caught.value)
+
+
+async def test_a_start_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    config = settings(load_s=60)
+    config.master.stage_init_timeout = 1
+    with pytest.raises(StartupError, match="--stage-init-timeout 1 s"):
+        async with cluster(tmp_path, config):
+            pass
