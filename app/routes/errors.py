@@ -14,7 +14,7 @@ from app.protocol.errors import ApiError
 from app.routes.state import settings
 from app.routes.trace import trace_of
 
-_log = logging.getLogger("omni.error")
+logger = logging.getLogger("app.routes")
 
 CLIENT_CLOSED_REQUEST = 499
 """Status in the log of a request whose client left before the answer; nobody receives it."""
@@ -56,9 +56,14 @@ def on_exception(request: Request[Any, Any, Any], error: Exception) -> Response[
     """A fault of ours: the traceback goes to the log once, the client gets the id to quote."""
     trace = trace_of(request.scope)
     trace.outcome = "failed"
-    _log.error("request %s: %s %s failed", trace.request_id, request.method, request.url.path, exc_info=error)
-    message = f"The server failed on this request. Its log has the cause under request id {trace.request_id}."
-    return error_response(request, ApiError(500, message, code="internal_error"))
+    logger.error("request %s: %s %s failed", trace.request_id, request.method, request.url.path, exc_info=error)
+    return error_response(request, internal_error(trace.request_id))
+
+
+def internal_error(request_id: str) -> ApiError:
+    """What a client is told of a fault of ours: nothing but where to find it."""
+    message = f"The server failed on this request. Its log has the cause under request id {request_id}."
+    return ApiError(500, message, code="internal_error")
 
 
 def _in_words(request: Request[Any, Any, Any], error: HTTPException) -> str:

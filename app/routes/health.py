@@ -12,6 +12,12 @@ from app.protocol.errors import ApiError
 from app.routes.state import draining, orchestrator
 
 
+class Alive(msgspec.Struct):
+    """The body of /livez."""
+
+    status: Literal["ok"] = "ok"
+
+
 class StageHealth(msgspec.Struct):
     """One stage: how many of its replicas answer requests."""
 
@@ -20,16 +26,16 @@ class StageHealth(msgspec.Struct):
 
 
 class Health(msgspec.Struct):
-    """The body of a healthy answer."""
+    """The body of /health, /readyz and /ping when all is well."""
 
+    stages: list[StageHealth]
     status: Literal["ok"] = "ok"
-    stages: list[StageHealth] = []
 
 
 @get("/livez", opt={"public": True}, tags=["health"], summary="The process lives", sync_to_thread=False)
-def livez() -> Health:
+def livez() -> Alive:
     """200 as long as this worker answers at all."""
-    return Health()
+    return Alive()
 
 
 @head("/livez", opt={"public": True}, include_in_schema=False, sync_to_thread=False)

@@ -1,18 +1,18 @@
-"""The server's own log: text or JSON lines on loggers under "omni"; the root logger is never touched."""
+"""The server's own log: text or JSON lines on loggers under "app"; the root logger is never touched."""
 
 from __future__ import annotations
 
 import logging
 import sys
-import time
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
 LogFormat = Literal["text", "json"]
 
-ROOT = "omni"
-_access = logging.getLogger("omni.access")
+ROOT = "app"
+_access = logging.getLogger("app.access")
 
 
 class AccessRecord(msgspec.Struct, frozen=True):
@@ -41,12 +41,10 @@ class _Line(msgspec.Struct, omit_defaults=True):
 class JsonFormatter(logging.Formatter):
     """One JSON object a line; an access line carries its request as an object."""
 
-    converter = time.gmtime
-
     def format(self, record: logging.LogRecord) -> str:
         """Encode one record."""
         line = _Line(
-            time=self.formatTime(record),
+            time=datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             level=record.levelname.lower(),
             logger=record.name,
             message=record.getMessage(),
@@ -55,14 +53,9 @@ class JsonFormatter(logging.Formatter):
         )
         return msgspec.json.encode(line).decode()
 
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 (logging's name)
-        """ISO 8601 in UTC with milliseconds."""
-        seconds = self.converter(record.created)
-        return f"{time.strftime('%Y-%m-%dT%H:%M:%S', seconds)}.{int(record.msecs):03d}Z"
-
 
 def configure_logging(format: LogFormat = "text", level: int = logging.INFO) -> None:
-    """Print the "omni" loggers to stderr in `format`. For our own commands: a host that mounts us has its own set-up.
+    """Print the "app" loggers to stderr in `format`. For our own commands: a host that mounts us has its own set-up.
 
     A second call replaces what the first one set up.
     """

@@ -1,0 +1,93 @@
+"""What the two text generation routes share: from the request to a whole answer or a stream."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from litestar import Request, Response
+
+from app.protocol.answer import Answer
+from app.protocol.chunks import ChunkWriter
+from app.protocol.decoding import BodyDecoder
+from app.protocol.errors import ApiError
+from app.protocol.generation import GenerationRequest, Identity, UsageMode
+from app.protocol.models import served_name
+from app.protocol.sse import DONE
+from app.routes.body import json_body
+from app.routes.errors import ClientGoneError
+from app.routes.interrupt import Interrupt, disconnected
+from app.routes.sse import EventStream
+from app.routes.state import draining, orchestrator, settings
+from app.routes.trace import trace_of
+
+if TYPE_CHECKING:
+    from app.pipeline.orchestrator import RequestStream
+
+_decoder = BodyDecoder(GenerationRequest)
+
+
+class Api(msgspec.Struct, frozen=True):
+    """One OpenAI API: the task that replicas know it by, the prefix of its ids, and how its answers are written."""
+
+    task: str
+    id_prefix: str
+    writer: Callable[[Identity, UsageMode], ChunkWriter]
+    answer: Callable[[Identity], Answer]
+
+
+async def generate(request: Request[Any, Any, Any], api: Api) -> Response[Any]:
+    """Answer one request. Nothing is sent before a replica has accepted it.
+
+    Raises:
+        ApiError: whatever the worker or the replica refuses.
+        ClientGoneError: the client left before there was an answer.
+    """
+    if draining(request.app).is_set():
+        raise ApiError(503, "The server is shutting down.", code="shutting_down", headers={"Connection": "close"})
+    body = await json_body(request)
+    asked = _decoder.decode(body)
+    trace = trace_of(request.scope)
+    model = served_name(settings(request.app), asked.model)
+    identity = Identity(api.id_prefix + trace.request_id, int(time.time()), model)
+    async with AsyncExitStack() as cleanup:
+        client = Interrupt(disconnected(request.receive))
+        cleanup.push_async_callback(client.close)
+        with client.raising(ClientGoneError()):
+            stream = await orchestrator(request.app).submit(
+                api.task, _unique(trace.request_id), body, model=asked.model or ""
+            )
+            cleanup.push_async_callback(stream.aclose)
+            if not asked.stream:
+                return await _whole(stream, api.answer(identity))
+        return EventStream(
+            _frames(stream, api.writer(identity, asked.usage_mode), asked.n or 1),
+            client,
+            cleanup.pop_all().aclose,
+            draining=draining(request.app),
+            keep_alive_s=settings(request.app).server.sse_keep_alive_s,
+        )
+
+
+async def _whole(stream: RequestStream, answer: Answer) -> Response[bytes]:
+    async for events in stream:
+        answer.add(events)
+    return Response(answer.encode(), media_type="application/json")
+
+
+async def _frames(stream: RequestStream, writer: ChunkWriter, choices: int) -> AsyncIterator[bytes]:
+    if opening := writer.open(choices):
+        yield opening
+    async for events in stream:
+        if frame := writer.write(events):
+            yield frame
+    yield writer.close() + DONE
+
+
+def _unique(request_id: str) -> str:
+    """Clients choose X-Request-Id and may use one twice at a time; replicas must never see that."""
+    return f"{request_id}-{os.urandom(4).hex()}"

@@ -1,0 +1,129 @@
+"""A response of server-sent events that ends well whatever happens: error, silence, lost client, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from litestar import Request, Response
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from app.protocol.errors import ApiError, ErrorBody
+from app.protocol.sse import DONE, KEEP_ALIVE, error_frame
+from app.routes.errors import ClientGoneError, internal_error
+from app.routes.interrupt import Interrupt
+from app.routes.trace import Outcome, trace_of
+
+logger = logging.getLogger("app.routes")
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream(Response[None]):
+    """Sends `frames`, each one or several whole events; the last one is [DONE].
+
+    `client` interrupts when the client leaves; `aclose` stops the work and is always called, once. While `frames` is
+    silent a comment goes out every `keep_alive_s` seconds. When `draining` is set, the stream ends with an error event.
+    """
+
+    def __init__(
+        self,
+        frames: AsyncIterator[bytes],
+        client: Interrupt,
+        aclose: Callable[[], Awaitable[None]],
+        *,
+        draining: asyncio.Event,
+        keep_alive_s: float,
+    ) -> None:
+        super().__init__(None, media_type="text/event-stream")
+        self._frames = frames
+        self._aclose = aclose
+        self._client = client
+        self._draining = draining
+        self._keep_alive_s = keep_alive_s
+
+    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **_: Any) -> ASGIApp:  # type: ignore[override]
+        """The ASGI application that sends the stream."""
+        return self._respond
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        trace = trace_of(scope)
+        trace.outcome = "failed"
+        drain = Interrupt(self._draining.wait())
+        try:
+            with self._client.raising(ClientGoneError()):
+                trace.outcome, ending = await self._send_frames(drain, send, trace.request_id)
+                await send({"type": "http.response.body", "body": ending, "more_body": False})
+        except (ClientGoneError, OSError):  # OSError: what ASGI servers may raise from send() then
+            trace.outcome = "client gone"
+        finally:
+            await self._aclose()
+            await drain.close()
+
+    async def _send_frames(self, drain: Interrupt, send: Send, request_id: str) -> tuple[Outcome, bytes]:
+        """Send everything; returns how it ended and what is still to be sent to end it."""
+        try:
+            with drain.raising(_DrainingError()):
+                await self._pump(send)
+        except _DrainingError:
+            stopping = ApiError(503, "The server is shutting down; this answer is not complete.", code="shutting_down")
+            return "draining", _ending(stopping.body)
+        except ApiError as error:
+            return "failed", _ending(error.body)
+        except OSError:
+            raise
+        except Exception:
+            logger.exception("request %s failed while it streamed", request_id)
+            return "failed", _ending(internal_error(request_id).body)
+        return "done", b""
+
+    async def _pump(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        pacer = _Pacer(send, self._keep_alive_s)
+        keep_alive = asyncio.create_task(pacer.keep_alive())
+        try:
+            async for frame in self._frames:
+                await pacer.send(frame)
+        finally:
+            keep_alive.cancel()
+            await asyncio.wait({keep_alive})
+
+
+class _DrainingError(Exception):
+    """The server was told to stop."""
+
+
+class _Pacer:
+    """The one sender of a stream: frames as they come, a comment when none has come for `period` seconds."""
+
+    def __init__(self, send: Send, period: float) -> None:
+        self._send = send
+        self._period = period
+        self._clock = asyncio.get_running_loop().time
+        self._last = self._clock()
+        self._lock = asyncio.Lock()
+
+    async def send(self, frame: bytes) -> None:
+        """Returns when the server has taken the frame, which a slow client delays."""
+        async with self._lock:
+            await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+        self._last = self._clock()
+
+    async def keep_alive(self) -> None:
+        """Send comments until cancelled. A failing send ends it: the pump meets the same failure."""
+        while True:
+            idle = self._clock() - self._last
+            if idle < self._period:
+                await asyncio.sleep(self._period - idle)
+            else:
+                await self.send(KEEP_ALIVE)
+
+
+def _ending(body: ErrorBody) -> bytes:
+    return error_frame(body) + DONE
