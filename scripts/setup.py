@@ -88,8 +88,8 @@ def remove_if_broken(name: str) -> None:
 
 
 def pip(*arguments: str) -> None:
-    """Run the environment's own pip, quietly."""
-    command = [PYTHON, "-m", "pip", "--disable-pip-version-check", *arguments[:1], "--quiet", *arguments[1:]]
+    """Run the environment's own pip; it prints errors only."""
+    command = [PYTHON, "-m", "pip", "--disable-pip-version-check", *arguments[:1], "-qq", *arguments[1:]]
     subprocess.run(command, check=True, cwd=ROOT)
 
 

@@ -1,0 +1,149 @@
+"""Deploy files: YAML that says how the stages of a pipeline run. Strict: every key and type is checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from app.settings.flags import by_engine_argument
+from app.settings.platforms import PLATFORMS
+from app.settings.problems import near
+from app.settings.stagefields import StageValues, check_stage
+from app.settings.yamlfile import read_mapping
+
+SHIPPED = Path(__file__).parent.parent / "deploy"
+
+PIPELINE_WIDE = (
+    "trust_remote_code",
+    "distributed_executor_backend",
+    "dtype",
+    "quantization",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "pipeline_parallel_size",
+)
+"""Engine arguments that a deploy file may give once for all stages."""
+
+_TOP = ("base_config", "pipeline", "stages", "platforms", *PIPELINE_WIDE)
+_OLD_FORMAT = (
+    "stage_args is the old format: rename it to stages, move what is under each entry's engine_args and runtime up "
+    "into the entry, and drop what the pipeline decides (stage_type, engine_input_source, final_output)"
+)
+
+
+class Document(msgspec.Struct, kw_only=True):
+    """One checked file. `common` are engine arguments for every stage that takes them; `platforms` patch stages."""
+
+    name: str
+    pipeline: str | None = None
+    common: dict[str, Any] = {}
+    stages: dict[int, StageValues] = {}
+    platforms: dict[str, dict[int, StageValues]] = {}
+
+
+def find(name: str) -> Path:
+    """The file that --deploy-config means: a path, or the bare name of a shipped file.
+
+    Raises:
+        ValueError: there is none.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if path.name == name and (SHIPPED / name).is_file():
+        return SHIPPED / name
+    shipped = sorted(file.name for file in SHIPPED.glob("*.yaml"))
+    raise ValueError(f"there is no file {name}{near(name, shipped)}; shipped files: {', '.join(shipped)}")
+
+
+def read_chain(path: Path, problems: list[str]) -> list[Document]:
+    """A deploy file and its chain of base_config files, strongest first. What is wrong is added to `problems`."""
+    documents: list[Document] = []
+    seen: set[Path] = set()
+    following: Path | None = path
+    while following is not None:
+        if following.resolve() in seen:
+            problems.append(f"{path}: base_config comes back to {following}")
+            break
+        seen.add(following.resolve())
+        try:
+            content = read_mapping(following)
+        except ValueError as error:
+            problems.append(str(error))
+            break
+        documents.append(_Checker(following, problems).document(content))
+        base = content.get("base_config")
+        following = following.parent / base if isinstance(base, str) else None
+    return documents
+
+
+class _Checker:
+    """Checks one file; collects problems that begin with the file and the key path."""
+
+    def __init__(self, path: Path, problems: list[str]) -> None:
+        self._path = path
+        self._problems = problems
+
+    def document(self, content: dict[str, Any]) -> Document:
+        if "stage_args" in content:
+            self._complain(_OLD_FORMAT)
+        for key in content:
+            if key not in (*_TOP, "stage_args"):
+                self._complain(f"unknown key {key}{near(key, _TOP)}")
+        for key in ("base_config", "pipeline"):
+            if not isinstance(content.get(key, ""), str):
+                self._complain(f"{key}: expected text, got {content[key]!r}")
+        return Document(
+            name=self._path.name if self._path.parent == SHIPPED else str(self._path),
+            pipeline=content.get("pipeline"),
+            common=self._common(content),
+            stages=self._stages(content.get("stages", []), "stages"),
+            platforms=self._platforms(content.get("platforms", {})),
+        )
+
+    def _common(self, content: dict[str, Any]) -> dict[str, Any]:
+        common = {}
+        for key in PIPELINE_WIDE:
+            if content.get(key) is not None:
+                try:
+                    common[key] = by_engine_argument()[key].value(content[key])
+                except ValueError as error:
+                    self._complain(f"{key}: {error}")
+        return common
+
+    def _platforms(self, given: Any) -> dict[str, dict[int, StageValues]]:
+        if not isinstance(given, dict):
+            self._complain(f"platforms: expected a mapping of platforms, got {given!r}")
+            return {}
+        patches = {}
+        for platform, patch in given.items():
+            where = f"platforms.{platform}"
+            if platform not in PLATFORMS:
+                self._complain(f"{where}: unknown platform; known: {', '.join(PLATFORMS)}")
+            elif not isinstance(patch, dict) or set(patch) != {"stages"}:
+                self._complain(f"{where}: expected a mapping with the one key stages")
+            else:
+                patches[platform] = self._stages(patch["stages"], f"{where}.stages")
+        return patches
+
+    def _stages(self, given: Any, where: str) -> dict[int, StageValues]:
+        if not isinstance(given, list):
+            self._complain(f"{where}: expected a list of stages, got {given!r}")
+            return {}
+        stages: dict[int, StageValues] = {}
+        for index, entry in enumerate(given):
+            place = f"{where}[{index}]"
+            stage_id = entry.get("stage_id") if isinstance(entry, dict) else None
+            if not isinstance(stage_id, int) or isinstance(stage_id, bool) or stage_id < 0:
+                self._complain(f"{place}: each stage needs a stage_id, a whole number from 0")
+            elif stage_id in stages:
+                self._complain(f"{place}.stage_id: stage {stage_id} is given twice")
+            else:
+                label = f"{self._path}: {place}"
+                stages[stage_id] = check_stage(entry, label, self._problems, skip=frozenset({"stage_id"}))
+        return stages
+
+    def _complain(self, text: str) -> None:
+        self._problems.append(f"{self._path}: {text}")

@@ -1,0 +1,117 @@
+"""Every flag, once. Command line options, OMNI_* variables, deploy YAML keys, validation and help all come from here.
+
+The rows are in table_server.py and table_engine.py; this module has their shape and the look-ups.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import msgspec
+
+from app.settings.values import ValueKind, parse
+
+Group = Literal["model", "server", "stages", "cluster", "engine", "frontend"]
+Command = Literal["serve", "headless"]
+
+GROUPS: dict[Group, str] = {
+    "model": "Model",
+    "server": "HTTP server",
+    "stages": "Stages and deployment",
+    "cluster": "Master, replicas and time-outs",
+    "engine": "LLM engine (vLLM)",
+    "frontend": "Chat, tools and adapters (vLLM)",
+}
+
+
+class Flag(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting.
+
+    `target` says where the value goes: "server.x" and "master.x" are fields of Settings, "engine.x" is the engine
+    argument x of every stage whose kind is in `kinds`, "stage.x" a field of those stages, and "input" means that
+    resolve() consumes it (which model, which files). `default` of engine flags is None: the engine's own holds.
+    `least` and `most` bound numbers. `commands` are the commands that take the flag.
+    """
+
+    name: str
+    kind: ValueKind
+    group: Group
+    target: str
+    help: str
+    default: Any = None
+    aliases: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    metavar: str = ""
+    kinds: tuple[str, ...] = ()
+    commands: tuple[Command, ...] = ("serve", "headless")
+    short: bool = False
+    secret: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name in Python and YAML."""
+        return self.name.replace("-", "_")
+
+    @property
+    def field(self) -> str:
+        """The last part of `target`."""
+        return self.target.rpartition(".")[2]
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return "OMNI_" + self.name.removeprefix("omni-").replace("-", "_").upper()
+
+    @property
+    def options(self) -> list[str]:
+        """All spellings on the command line."""
+        return [f"--{self.name}", *self.aliases]
+
+    def value(self, given: object) -> Any:
+        """The typed value of what was given by any source.
+
+        Raises:
+            ValueError: it is not acceptable; the message does not name the flag.
+        """
+        value = parse(self.kind, given)
+        if self.choices and value not in self.choices:
+            raise ValueError(f"expected one of {', '.join(self.choices)}; got {given!r}")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self._check_bounds(value)
+        return value
+
+    def _check_bounds(self, value: float) -> None:
+        if self.least is not None and value < self.least:
+            raise ValueError(f"must be at least {self.least:g}, got {value:g}")
+        if self.most is not None and value > self.most:
+            raise ValueError(f"must be at most {self.most:g}, got {value:g}")
+
+
+@functools.cache
+def flags() -> tuple[Flag, ...]:
+    """The whole table, in the order of the help."""
+    from app.settings.table_engine import ENGINE_FLAGS
+    from app.settings.table_server import SERVER_FLAGS
+
+    return (*SERVER_FLAGS, *ENGINE_FLAGS)
+
+
+@functools.cache
+def by_key() -> dict[str, Flag]:
+    """Flags by their name with underscores."""
+    return {flag.key: flag for flag in flags()}
+
+
+@functools.cache
+def by_variable() -> dict[str, Flag]:
+    """Flags by their environment variable."""
+    return {flag.variable: flag for flag in flags()}
+
+
+@functools.cache
+def by_engine_argument() -> dict[str, Flag]:
+    """The flags that are engine arguments, by the engine's own name."""
+    return {flag.field: flag for flag in flags() if flag.target.startswith("engine.")}

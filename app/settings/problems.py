@@ -1,0 +1,20 @@
+"""How configuration mistakes are told: all of them at once, each with its place and a suggestion."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. `problems` holds one readable sentence for each mistake found."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(dict.fromkeys(problems))
+        super().__init__("\n".join(self.problems))
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """ " (did you mean X?)", or nothing when no known word is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f" (did you mean {close[0]}?)" if close else ""
