@@ -31,7 +31,7 @@ def run(settings: Settings, stage_id: int) -> int:
         raise StartupError(f"there is no stage {stage_id}: the pipeline has {[x.stage_id for x in settings.stages]}")
     with tempfile.TemporaryDirectory(prefix="omni-headless-") as directory:
         spec = _spec(settings, stage)
-        print(f"stage {stage_id} ({stage.name}): joining the master at {spec.registry}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"stage {stage_id} ({stage.name}): joining the master at {spec.registry}\n")
         return asyncio.run(_Headless(LocalReplica(spec, Path(directory)), settings.master.shutdown_timeout).serve())
 
 
@@ -92,6 +92,7 @@ class _Headless:
             if code == EXIT_REFUSED:
                 return EXIT_REFUSED
             if pause is not None:
-                logger.warning("%s ended (%s); starting it again in %g s", self._replica.name, describe_exit(code), pause)
+                how = describe_exit(code)
+                logger.warning("%s ended (%s); starting it again in %g s", self._replica.name, how, pause)
                 await asyncio.sleep(pause)
         return 1

@@ -56,7 +56,7 @@ class LocalReplica:
         assert process.stdout is not None
         while line := await _read_line(process.stdout):
             self._tail.append(line)
-            print(f"[{self.name}] {line}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"[{self.name}] {line}\n")
 
     @property
     def pid(self) -> int:

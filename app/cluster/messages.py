@@ -302,7 +302,9 @@ class Events(Message):
     items: list[tuple[str, AnyEvent]]
 
 
-RegistryMessage = Register | Welcome | Refused | Reregister | Heartbeat | Ready | Subscribe | Membership | ClientGone | Drain | Bye
+RegistryMessage = (
+    Register | Welcome | Refused | Reregister | Heartbeat | Ready | Subscribe | Membership | ClientGone | Drain | Bye
+)
 DataMessage = Submit | Append | Abort | Release | Credit | Call | Result | Ping | Events
 
 _encoder = msgspec.msgpack.Encoder()

@@ -238,10 +238,10 @@ class Registry:
                     member.info.state = "suspect"
             self._push()
 
-    # ------------------------------------------------------------------------------------------------ for the supervisor
+    # ---------------------------------------------------------------------------------------- for the supervisor
 
     def lost(self, key: Key, reason: str) -> None:
-        """A replica is gone (its process ended, it said Bye, or its heartbeats stopped): forget it, tell the workers."""
+        """A replica is gone (its process ended, it said Bye, its heartbeats stopped): forget it, tell the workers."""
         member = self._members.pop(key, None)
         self._up.pop(key, None)
         if reason:

@@ -16,7 +16,7 @@ logger = logging.getLogger("app.cluster")
 
 
 class Subscriber:
-    """Subscribes to the registry at `address`; `on_membership` gets each new Membership, `on_lost` the master's death."""
+    """Subscribes to the registry at `address`; `on_membership` gets each Membership, `on_lost` the master's death."""
 
     def __init__(
         self,

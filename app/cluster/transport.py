@@ -61,6 +61,8 @@ class Channel:
         if self._closed:
             return
         for _ in range(_READS_PER_TURN):
+            if self._socket.closed:  # handling a message may close it
+                return
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -69,8 +71,6 @@ class Channel:
                 self._on_message(frames)
             except Exception:  # one bad message must not end the channel
                 logger.exception("a message was dropped because handling it failed")
-            if self._closed:
-                return
         self._loop.call_soon(self._readable)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class AuthWatch:
         self.refused = asyncio.Event()
         self._watched = socket
         events = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        monitor = cast("zmq.Socket[bytes]", socket.get_monitor_socket(events))
+        monitor = socket.get_monitor_socket(events)
         self._channel = Channel(monitor, self._on_event)
         self._monitor = monitor
 

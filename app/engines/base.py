@@ -19,8 +19,8 @@ class Request(Protocol):
     """One request inside a replica: what was asked, and where its events go.
 
     The engine calls `emit(Accepted())` once nothing can be refused any more, then emits outputs, then `Done()`.
-    `emit` never blocks. A producer of large or endless output awaits `ready()` between outputs: it returns at once while
-    the client has credit and waits while it has none. Cancelling the task that runs `Engine.run` is the abort.
+    `emit` never blocks. A producer of large or endless output awaits `ready()` between outputs: it returns at once
+    while the client has credit and waits while it has none. Cancelling the task that runs `Engine.run` is the abort.
     """
 
     request_id: str

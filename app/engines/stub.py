@@ -1,7 +1,7 @@
 """An engine without a model, for tests of timing and faults: it answers by the clock and breaks on request.
 
-Stage engine_args: `load_s` (seconds that loading takes), `load_error` (message to fail the load with), `load_exit` (exit
-code to die with while loading), `token_s` (seconds a token), `slots` (requests that run at once).
+Stage engine_args: `load_s` (seconds that loading takes), `load_error` (message to fail the load with), `load_exit`
+(exit code to die with while loading), `token_s` (seconds a token), `slots` (requests that run at once).
 A request body may hold `"stub": {...}`: `tokens` (default: the words of the last message), `token_s`, `fail_after`
 (tokens, then a 500), `exit_after` (tokens, then the process dies), `hang_after` (tokens, then silence),
 `refuse` (message of a 400 before Accepted).

@@ -68,20 +68,17 @@ class Replica:
         self._open()
         self._watch_parent()
         work = asyncio.create_task(self._work(), name="replica")
-        await asyncio.wait([work, self._leave], return_when=asyncio.FIRST_COMPLETED)
-        if not self._leave.done():
-            self._leave.set_result(await self._outcome(work))
+        work.add_done_callback(self._work_ended)
+        code = await self._leave
         work.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await work
-        return await self._close(self._leave.result())
+        await asyncio.wait([work])
+        return await self._close(code)
 
-    async def _outcome(self, work: asyncio.Task[None]) -> int:
-        error = work.exception()
-        reason = f"{type(error).__name__}: {error}"
-        traceback.print_exception(error)
-        self._tell(m.Bye(reason))
-        return EXIT_FAILED
+    def _work_ended(self, work: asyncio.Task[None]) -> None:
+        if not work.cancelled() and (error := work.exception()) is not None:
+            traceback.print_exception(error)
+            self._tell(m.Bye(f"{type(error).__name__}: {error}"))
+            self.leave(EXIT_FAILED)
 
     def _open(self) -> None:
         spec = self._spec
@@ -89,7 +86,7 @@ class Replica:
         self._authenticator.start()
         data = router(self._context)
         data.bind(spec.bind)
-        self._address = data.last_endpoint.decode()
+        self._address = data.get_string(zmq.LAST_ENDPOINT)
         self._data = Channel(data, self._on_data)
         registry = dealer(self._context, spec.registry, self._identity, spec.token)
         self._auth_watch = AuthWatch(self._context, registry)
@@ -148,7 +145,7 @@ class Replica:
             await asyncio.sleep(self._heartbeat_s)
 
     def _refused(self, reason: str) -> None:
-        print(f"the master refused this replica: {reason}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"the master refused this replica: {reason}\n")
         self.leave(EXIT_REFUSED)
 
     def leave(self, code: int) -> None:
@@ -203,7 +200,7 @@ class Replica:
 
     async def _leave_when_idle(self, grace_s: float) -> None:
         end = time.monotonic() + grace_s
-        while any(client.requests for client in self._clients.values()) and time.monotonic() < end:
+        while any(x.requests for x in self._clients.values()) and time.monotonic() < end:  # noqa: ASYNC110 - bounded
             await asyncio.sleep(0.05)
         self.leave(0)
 
@@ -293,7 +290,7 @@ def main() -> None:
     try:
         code = asyncio.run(_main(spec))
     except zmq.ZMQError as error:
-        print(f"cannot listen on {spec.bind}: {error}", file=sys.stderr)
+        sys.stderr.write(f"cannot listen on {spec.bind}: {error}\n")
         code = EXIT_FAILED
     sys.stdout.flush()
     sys.stderr.flush()

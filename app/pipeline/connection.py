@@ -11,7 +11,7 @@ from app.cluster.transport import Channel, Frames, dealer
 from app.protocol.errors import ApiError
 
 
-class ReplicaLost(Exception):
+class ReplicaLostError(Exception):
     """The replica is gone; whatever ran there has to run elsewhere or fail."""
 
 
@@ -40,11 +40,11 @@ class Stream:
         """All events that have arrived, at least one.
 
         Raises:
-            ReplicaLost: the replica went away and everything that it sent has been handed out.
+            ReplicaLostError: the replica went away and everything that it sent has been handed out.
         """
         while not self._events:
             if self._lost:
-                raise ReplicaLost
+                raise ReplicaLostError
             await self._arrived.wait()
             self._arrived.clear()
         events, self._events = self._events, []
@@ -91,7 +91,7 @@ class Connection:
 
         Raises:
             ApiError: the engine refused it.
-            ReplicaLost: the replica went away.
+            ReplicaLostError: the replica went away.
         """
         self._call_count += 1
         call_id = str(self._call_count)
@@ -114,7 +114,7 @@ class Connection:
             stream.lose()
         for call in self._calls.values():
             if not call.done():
-                call.set_exception(ReplicaLost())
+                call.set_exception(ReplicaLostError())
 
     def _on_message(self, frames: Frames) -> None:
         match m.decode_data(frames[0].buffer):

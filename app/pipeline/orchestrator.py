@@ -12,7 +12,7 @@ import msgspec
 from app.cluster import messages as m
 from app.cluster.subscriber import Subscriber
 from app.cluster.transport import new_context
-from app.pipeline.connection import ReplicaLost, Stream, api_error
+from app.pipeline.connection import ReplicaLostError, Stream, api_error
 from app.pipeline.graph import Graph, unavailable
 from app.pipeline.pool import StagePool
 from app.protocol.errors import ApiError
@@ -93,10 +93,10 @@ class Orchestrator:
         """Every stage has a replica that takes requests."""
         return all(pool.ready for pool in self._graph.pools.values())
 
-    async def wait_ready(self, timeout: float) -> bool:
-        """Wait until `ready` holds, at most `timeout` seconds."""
+    async def wait_ready(self, limit_s: float) -> bool:
+        """Wait until `ready` holds, at most `limit_s` seconds."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(limit_s):
                 while not self.ready:
                     self._changed.clear()
                     await self._changed.wait()
@@ -147,7 +147,7 @@ class Orchestrator:
                 return await connection.call(method, body)
         except TimeoutError:
             raise ApiError(504, f"{method} took longer than {_CALL_TIMEOUT_S:g} s", code="timeout") from None
-        except ReplicaLost:
+        except ReplicaLostError:
             raise unavailable([pool.stage.name]) from None
 
 
@@ -180,7 +180,7 @@ class RequestStream:
                 await self._accepted(self._stream)
                 self._owed = 0
                 return
-            except ReplicaLost:
+            except ReplicaLostError:
                 continue
             except BaseException:
                 await self.aclose()
@@ -226,7 +226,7 @@ class RequestStream:
             assert self._stream is not None
             try:
                 self._waiting = await self._stream.next_batch()
-            except ReplicaLost:
+            except ReplicaLostError:
                 if self._streamed or len(self._tried) >= _ATTEMPTS:
                     raise self._lost() from None
                 await self.open()

@@ -24,7 +24,13 @@ from app.settings.schema import MasterConfig, Settings, StageConfig
 
 def settings(replicas: int = 1, **engine_args: Any) -> Settings:
     stage = StageConfig(
-        stage_id=0, name="stub", kind="stub", model="stub", engine_args=engine_args, num_replicas=replicas, devices="cpu"
+        stage_id=0,
+        name="stub",
+        kind="stub",
+        model="stub",
+        engine_args=engine_args,
+        num_replicas=replicas,
+        devices="cpu",
     )
     master = MasterConfig(stage_init_timeout=20, heartbeat_s=0.2, shutdown_timeout=2)
     return Settings(model="stub", served_model_names=["stub"], pipeline="stub", stages=[stage], master=master)
@@ -92,7 +98,7 @@ async def test_a_failure_in_the_middle_comes_after_what_was_sent(tmp_path: Path)
     async with cluster(tmp_path, settings(token_s=0.01)) as (orchestrator, _):
         stream = await orchestrator.submit("chat", "r1", body("a b c d", fail_after=2))
         seen: list[m.AnyEvent] = []
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(ApiError) as caught:  # noqa: PT012 - what came before the error matters
             async for batch in stream:
                 seen += batch
         assert caught.value.status == 500
@@ -171,7 +177,9 @@ async def test_a_slow_reader_gets_everything_and_costs_bounded_memory(tmp_path: 
         ({"nonsense": 1}, ["stage 0", "nonsense"]),
     ],
 )
-async def test_a_failed_start_names_stage_and_cause(tmp_path: Path, engine_args: dict[str, Any], words: list[str]) -> None:
+async def test_a_failed_start_names_stage_and_cause(
+    tmp_path: Path, engine_args: dict[str, Any], words: list[str]
+) -> None:
     with pytest.raises(StartupError) as caught:
         async with cluster(tmp_path, settings(**engine_args)):
             pass
