@@ -1,0 +1,267 @@
+"""Builds the Litestar application of one mount and ties its life to the engine of its server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NoReturn, cast
+
+import msgspec
+from litestar import Litestar
+from litestar.enums import ScopeType
+from litestar.types import LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
+
+from app.asgi import failure_message
+from app.cluster.rundir import RunDir, StartupError, sweep
+from app.cluster.runtime import Attachment, Interrupted, settle
+from app.mounting import mounted_scope
+from app.pipeline.orchestrator import Orchestrator
+from app.protocol.errors import ApiError
+from app.routes import exception_handlers, handlers
+from app.routes.docs import openapi_config
+from app.routes.trace import traced
+from app.settings.resolve import resolve
+from app.settings.schema import Settings
+from app.signals import Shutdown, exit_with_parent, watch_shutdown
+
+logger = logging.getLogger("app.server")
+
+MEMBERSHIP_S = 10.0
+"""How long a worker that has attached to a ready master may wait to hear of its replicas."""
+PROBE_PATHS = ("/livez", "/readyz", "/health")
+"""Answered at once while a forgotten lifespan is made up for; every other route waits for the boot."""
+
+_ordinals = itertools.count()
+
+
+class OmniApp(Litestar):
+    """The application. `lifespan()` is all that a host which mounts it has to run."""
+
+    mount: str
+    _running = False
+    _late_boot: LateBoot | None = None
+
+    async def __call__(
+        self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend
+    ) -> None:
+        """ASGI entry; a failed start-up is one message to the server, never a traceback."""
+        if scope["type"] == "lifespan":
+            await self._serve_lifespan(cast("LifeSpanReceive", receive), cast("LifeSpanSend", send))
+        else:
+            await self._serve(scope, cast("Receive", receive), cast("Send", send))
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope = mounted_scope(scope, self.settings.server.root_path)
+        if not self._running:
+            refusal = await self._boot_late(scope)
+            if refusal is not None:
+                await refuse(refusal, scope, receive, send)
+                return
+        if scope["type"] == ScopeType.HTTP:
+            await traced(super().__call__, scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the server; those its first worker resolved, once this worker has attached."""
+        settings: Settings = self.state.settings
+        return settings
+
+    def use(self, settings: Settings) -> Orchestrator:
+        """Take `settings` for all later requests, with a new orchestrator."""
+        orchestrator = Orchestrator(settings, RunDir.locate(self.mount).registry)
+        self.state.settings = settings
+        self.state.orchestrator = orchestrator
+        return orchestrator
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncGenerator[None, None]:
+        """Start the engine of this server or join it, leave it at the end.
+
+        Raises:
+            StartupError: the engine did not start; the message names the stage and the cause.
+        """
+        async with super().lifespan():
+            self._running = True
+            try:
+                yield
+            finally:
+                self._running = False
+
+    async def _serve_lifespan(self, receive: LifeSpanReceive, send: LifeSpanSend) -> None:
+        await receive()
+        life = self.lifespan()
+        try:
+            await life.__aenter__()
+        except Exception as error:  # noqa: BLE001 - a lifespan that raises is taken for one that is not supported
+            await send({"type": "lifespan.startup.failed", "message": failure_message(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        try:
+            await life.__aexit__(None, None, None)
+        except Exception as error:
+            logger.error("the shutdown failed", exc_info=error)
+            await send({"type": "lifespan.shutdown.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _boot_late(self, scope: Scope) -> ApiError | None:
+        if self._late_boot is None:
+            logger.warning(
+                "the host did not run this application's lifespan; starting the engine on the first request. "
+                "Add `async with app.lifespan():` to the host's own lifespan."
+            )
+            self._late_boot = LateBoot(self)
+        root = scope.get("root_path", "")
+        if scope["path"].removeprefix(root) in PROBE_PATHS:
+            return None
+        return await self._late_boot.outcome()
+
+
+class LateBoot:
+    """Runs the lifespan of an application whose host does not, in a task of its own.
+
+    It is never shut down in order; the process's lease ends with the process.
+    """
+
+    def __init__(self, app: OmniApp) -> None:
+        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(app), name="omni lifespan")
+
+    async def outcome(self) -> ApiError | None:
+        """Wait for the boot; None if the application runs, else what to answer."""
+        await asyncio.wait([self._started])
+        error = self._started.exception()
+        if error is None:
+            return None
+        return ApiError(503, failure_message(error), code="startup_failed")
+
+    async def _run(self, app: OmniApp) -> None:
+        try:
+            async with app.lifespan():
+                self._started.set_result(None)
+                await asyncio.Event().wait()
+        except Exception as error:  # noqa: BLE001 - kept for every request that asks
+            logger.error("%s", failure_message(error))
+            self._started.set_exception(error)
+
+
+async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a connection with `error` outside of Litestar."""
+    if scope["type"] != ScopeType.HTTP:
+        await receive()
+        await send({"type": "websocket.close", "code": 1013, "reason": str(error)[:120]})
+        return
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": msgspec.json.encode(error.body), "more_body": False})
+
+
+def build(settings: Settings | None = None, *, mount: str | None = None, **flags: Any) -> OmniApp:
+    """An application for `settings`, or for flags by name with underscores (model="demo") over the environment.
+
+    Each application of a process has an engine of its own. Workers of one server tell them apart by the order in which
+    they are built, or by `mount` where that order is not fixed.
+
+    Raises:
+        ConfigError: the settings cannot be used; lists every problem.
+        TypeError: both settings and flags.
+    """
+    if settings is not None and flags:
+        raise TypeError("create_app takes Settings or flags, not both")
+    name = mount if mount is not None else str(next(_ordinals))
+    adopted = settle(RunDir.locate(name), lambda: settings if settings is not None else resolve(flags))
+    app = OmniApp(
+        handlers,
+        exception_handlers=exception_handlers,
+        lifespan=[run_engine],
+        logging_config=None,
+        openapi_config=openapi_config(),
+        request_max_body_size=adopted.server.max_body_bytes,
+    )
+    app.mount = name
+    app.state.draining = asyncio.Event()
+    app.use(adopted)
+    return app
+
+
+@asynccontextmanager
+async def run_engine(litestar: Litestar) -> AsyncIterator[None]:
+    """Litestar lifespan: attach to the master of this server, connect the orchestrator, watch both."""
+    assert isinstance(litestar, OmniApp)
+    app = litestar
+    exit_with_parent()
+    sweep()
+    run_dir = RunDir.locate(app.mount)
+    run_dir.raise_failure()
+    with watch_shutdown() as shutdown:
+        app.state.draining = shutdown.event
+        attachment = Attachment(run_dir, shutdown)
+        tasks = [asyncio.create_task(_abort_late(app, shutdown), name="drain deadline")]
+        try:
+            if app.settings.server.boot == "background":
+                tasks.append(asyncio.create_task(_boot_and_keep(app, attachment), name="boot"))
+            elif await _boot(app, attachment):
+                tasks.append(asyncio.create_task(_keep(app, attachment), name="master watch"))
+            yield
+        finally:
+            shutdown.event.set()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await app.state.orchestrator.stop()
+            attachment.release()
+
+
+async def _boot(app: OmniApp, attachment: Attachment) -> bool:
+    """Attach and connect; False if a shutdown signal came first, which the server is about to act on anyway."""
+    try:
+        settings = await attachment.attach(app.settings)
+    except Interrupted:
+        return False
+    orchestrator = app.use(settings)
+    await orchestrator.start()
+    if not await orchestrator.wait_ready(MEMBERSHIP_S):
+        logger.warning("the master is ready, but after %g s no stage has announced its replicas", MEMBERSHIP_S)
+    return True
+
+
+async def _keep(app: OmniApp, attachment: Attachment) -> None:
+    """Replace a lost master; a server that cannot have one ends itself, so that its own supervisor starts it anew."""
+    with suppress(Interrupted):
+        try:
+            await attachment.keep(lambda: app.state.orchestrator.reconnect())
+        except StartupError as error:
+            if isinstance(error, Interrupted):
+                raise
+            die(f"the engine is lost: {error}")
+
+
+async def _boot_and_keep(app: OmniApp, attachment: Attachment) -> None:
+    try:
+        if not await _boot(app, attachment):
+            return
+    except StartupError as error:
+        die(failure_message(error))
+    await _keep(app, attachment)
+
+
+async def _abort_late(app: OmniApp, shutdown: Shutdown) -> None:
+    """Requests that run on after a stop signal have `shutdown_timeout` seconds; then they are aborted."""
+    await shutdown.event.wait()
+    await asyncio.sleep(app.settings.master.shutdown_timeout)
+    logger.warning("requests still run %g s after the stop signal; aborting them", app.settings.master.shutdown_timeout)
+    await app.state.orchestrator.stop()
+
+
+def die(message: str) -> NoReturn:
+    """End this worker at once, and with it the server that watches it, with a message and exit code 1."""
+    print(f"[ERROR] {message}", file=sys.stderr, flush=True)  # noqa: T201 - seen whatever the host's logging does
+    os._exit(1)
