@@ -54,6 +54,7 @@ def _spec(settings: Settings, stage: StageConfig) -> ReplicaSpec:
         token=master.token,
         served_model_names=settings.served_model_names,
         shutdown_timeout=master.shutdown_timeout,
+        slow_client_timeout=settings.server.slow_client_timeout_s,
         parent_pid=os.getpid(),
     )
 

@@ -66,7 +66,7 @@ class LocalReplica:
         """Wait for the end; the exit code (negative: the signal). The rest of its group is killed."""
         assert self._process is not None
         code = await self._process.wait()
-        self._kill_group()
+        self.kill()
         if self._pump is not None:
             with suppress(TimeoutError):  # a grandchild may hold the pipe open
                 await asyncio.wait_for(self._pump, timeout=1)
@@ -86,14 +86,15 @@ class LocalReplica:
                 process.terminate()
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), timeout=grace_s)
-        self._kill_group()
+        self.kill()
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), timeout=_KILL_AFTER_S)
         if process.stdin is not None:
             process.stdin.close()
         self._spec_file.unlink(missing_ok=True)
 
-    def _kill_group(self) -> None:
+    def kill(self) -> None:
+        """SIGKILL to its whole group."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 

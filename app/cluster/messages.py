@@ -84,13 +84,14 @@ class Capabilities(msgspec.Struct, array_like=True):
     """What a started engine can do, told to the API workers with the membership.
 
     tasks: request kinds it answers ("chat", "completion", ...); max_model_len in tokens (0: not applicable);
-    input and output modalities in OpenAI's words.
+    input and output modalities in OpenAI's words; slots: requests that it runs at once (0: not limited).
     """
 
     tasks: list[str] = []
     max_model_len: int = 0
     input_modalities: list[str] = []
     output_modalities: list[str] = []
+    slots: int = 0
 
 
 class Ready(Message):
@@ -262,6 +263,10 @@ class Extra(Event):
     """Top-level fields of the answer beyond OpenAI's (prompt_logprobs, ...): a JSON object. Rare."""
 
     fields: bytes
+
+
+QUEUE_FULL = "queue_full"
+"""The `code` of a Failed that another replica may still accept."""
 
 
 class Done(Event):

@@ -7,6 +7,7 @@ import hmac
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -31,7 +32,7 @@ class Member:
 
     def __init__(self, identity: bytes, register: m.Register, replica_id: int) -> None:
         self.identity = identity
-        self.seen = time.monotonic()
+        self.seen = self.moved = time.monotonic()
         self.detail = ""
         self.info = m.ReplicaInfo(
             stage_id=register.stage_id,
@@ -43,6 +44,14 @@ class Member:
             load=m.Load(),
             capabilities=m.Capabilities(),
         )
+
+
+    def report(self, heartbeat: m.Heartbeat) -> None:
+        """Take over what a heartbeat says; `moved` is when the engine last had nothing to do or made a step."""
+        info = self.info
+        if heartbeat.load.running == 0 or heartbeat.load.steps != info.load.steps:
+            self.moved = time.monotonic()
+        info.state, info.load, self.detail = heartbeat.state, heartbeat.load, heartbeat.detail
 
 
 class Registry:
@@ -60,7 +69,7 @@ class Registry:
         self._version = 0
         self._push_due = False
         self._housekeeping: asyncio.Task[None] | None = None
-        self.port = 0
+        self.on_given_up: Callable[[Key], None] = lambda _: None
 
     async def start(self) -> None:
         """Bind the sockets.
@@ -95,7 +104,6 @@ class Registry:
             socket.bind(address)
         except zmq.ZMQError as error:
             raise StartupError(f"cannot listen for headless replicas on {address}: {error.strerror}") from error
-        self.port = master.port
 
     async def stop(self) -> None:
         if self._housekeeping is not None:
@@ -191,9 +199,9 @@ class Registry:
         info = member.info
         match message:
             case m.Heartbeat():
-                changed = info.state != message.state
-                info.state, info.load, member.detail = message.state, message.load, message.detail
-                if changed:
+                before = info.state
+                member.report(message)
+                if info.state != before:
                     self._push()
             case m.Ready():
                 info.state, info.capabilities = "up", message.capabilities
@@ -231,12 +239,22 @@ class Registry:
             await asyncio.sleep(self._settings.master.heartbeat_s)
             now = time.monotonic()
             for key, member in list(self._members.items()):
-                silent = now - member.seen
-                if silent > self._settings.master.heartbeat_timeout:
-                    self.lost(key, f"no heartbeat for {silent:.0f} s")
-                elif silent > 3 * self._settings.master.heartbeat_s and member.info.state == "up":
-                    member.info.state = "suspect"
+                if reason := self._judge(member, now):
+                    self.lost(key, reason)
+                    self.on_given_up(key)
             self._push()
+
+    def _judge(self, member: Member, now: float) -> str:
+        """Why this member counts as dead, or an empty string; marks it as suspect on the way there."""
+        master = self._settings.master
+        silent = now - member.seen
+        if silent > master.heartbeat_timeout:
+            return f"no heartbeat for {silent:.0f} s"
+        if member.info.state in _LIVE and now - member.moved > master.stall_timeout:
+            return f"requests run there, but its engine made no step for {master.stall_timeout:g} s"
+        if silent > 3 * master.heartbeat_s and member.info.state == "up":
+            member.info.state = "suspect"
+        return ""
 
     # ---------------------------------------------------------------------------------------- for the supervisor
 

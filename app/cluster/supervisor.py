@@ -33,6 +33,7 @@ class Supervisor:
         self._run_dir = run_dir
         self._replicas: list[LocalReplica] = []
         self._watches: list[asyncio.Task[None]] = []
+        registry.on_given_up = self._end
 
     async def start(self, progress: Progress) -> None:
         """Start all replicas; returns when each is up. Stages whose devices overlap start one after another.
@@ -75,6 +76,7 @@ class Supervisor:
             token=self._settings.master.token,
             served_model_names=self._settings.served_model_names,
             shutdown_timeout=self._settings.master.shutdown_timeout,
+            slow_client_timeout=self._settings.server.slow_client_timeout_s,
             parent_pid=os.getpid(),
         )
 
@@ -123,6 +125,12 @@ class Supervisor:
                     logger.error("%s", error)
                     deaths += 1
                     await replica.stop(grace_s=1.0)
+
+    def _end(self, key: Key) -> None:
+        """The registry has given a replica up (silent or stalled): end the process; its watch starts another one."""
+        for replica in self._replicas:
+            if _key(replica) == key:
+                replica.kill()
 
     async def stop(self, grace_s: float) -> None:
         """Drain and end every replica; afterwards no process of theirs is left."""

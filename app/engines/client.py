@@ -30,6 +30,7 @@ class ClientRequest:
         self._funded = asyncio.Event()
         self._funded.set()
         self._held: list[m.AnyEvent] = []
+        self._broke_since = 0.0
 
     def emit(self, event: m.AnyEvent) -> None:
         """Send the event; while the client has no credit, hold it and let text of one choice grow together."""
@@ -41,6 +42,7 @@ class ClientRequest:
     def _send(self, event: m.AnyEvent) -> None:
         self._credit -= m.cost(event)
         if self._credit <= 0:
+            self._broke_since = time.monotonic()
             self._funded.clear()
         self._client.enqueue(self.request_id, event)
 
@@ -56,6 +58,10 @@ class ClientRequest:
         """Wait until the client has credit."""
         if self._credit <= 0:
             await self._funded.wait()
+
+    def starved_for(self) -> float:
+        """Seconds for which events have been held back because the client does not read."""
+        return time.monotonic() - self._broke_since if self._held or not self._funded.is_set() else 0.0
 
     def add_credit(self, amount: int) -> None:
         self._credit += amount
@@ -123,6 +129,14 @@ class Client:
         request.add_credit(amount)
         if request.task is not None and request.task.done():
             self._forget(request)
+
+    def end_slow_readers(self, limit_s: float) -> None:
+        """Abort requests whose HTTP client has not read for `limit_s` seconds."""
+        for request_id, request in list(self.requests.items()):
+            if request.starved_for() > limit_s:
+                self.abort(request_id)
+                message = f"the client did not read its answer for {limit_s:g} s (--slow-client-timeout)"
+                self.enqueue(request_id, m.Failed(408, message, "timeout_error", code="slow_client"))
 
     def enqueue(self, request_id: str, event: m.AnyEvent) -> None:
         if not self._outbox:

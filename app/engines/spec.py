@@ -20,4 +20,5 @@ class ReplicaSpec(msgspec.Struct, kw_only=True):
     token: str
     served_model_names: list[str]
     shutdown_timeout: float
+    slow_client_timeout: float
     parent_pid: int

@@ -71,7 +71,7 @@ class StubEngine:
             os._exit(options.load_exit)
         if options.load_error:
             raise RuntimeError(options.load_error)
-        return m.Capabilities(["chat", "completion"], 4096, ["text"], ["text"])
+        return m.Capabilities(["chat", "completion"], 4096, ["text"], ["text"], options.slots)
 
     async def run(self, request: Request) -> None:
         body = msgspec.json.decode(request.body, type=_Body)

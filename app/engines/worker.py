@@ -120,6 +120,8 @@ class Replica:
                 await asyncio.sleep(0.25)
                 await self._engine.check_health()
                 self._expire_clients()
+                for client in self._clients.values():
+                    client.end_slow_readers(self._spec.slow_client_timeout)
         finally:
             heart.cancel()
 
@@ -259,11 +261,19 @@ class Replica:
 
     def _refusal(self) -> m.Failed | None:
         if self._state == "up":
-            return None
+            return self._queue_full()
         return m.Failed(503, f"this replica is {self._state}", "service_unavailable_error", code="replica_unavailable")
 
+    def _queue_full(self) -> m.Failed | None:
+        slots = self._capabilities.slots if self._capabilities is not None else 0
+        limit = slots + self._spec.stage.max_queue
+        if not slots or sum(len(client.requests) for client in self._clients.values()) < limit:
+            return None
+        message = f"stage {self._spec.stage.name} is busy: {slots} requests run, {limit - slots} wait; try again later"
+        return m.Failed(429, message, "rate_limit_error", code=m.QUEUE_FULL)
+
     async def _answer(self, identity: bytes, call: m.Call, arguments: bytes) -> None:
-        failed = self._refusal()
+        failed = None if self._state == "up" else self._refusal()
         result = b""
         if failed is None:
             try:

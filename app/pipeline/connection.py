@@ -68,6 +68,11 @@ class Connection:
         return len(self._streams)
 
     @property
+    def local(self) -> bool:
+        """It was started by the master of this host."""
+        return self.info.address.startswith("ipc:")
+
+    @property
     def accepts(self) -> bool:
         """New requests may go there."""
         return self.info.state == "up"
@@ -134,4 +139,7 @@ class Connection:
 
 def api_error(failed: m.Failed) -> ApiError:
     """The exception that becomes the HTTP answer of a Failed event."""
-    return ApiError(failed.status, failed.message, type=failed.type, param=failed.param, code=failed.code)
+    headers = {"Retry-After": "1"} if failed.status in (429, 503) else None
+    return ApiError(
+        failed.status, failed.message, type=failed.type, param=failed.param, code=failed.code, headers=headers
+    )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Awaitable
 from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +20,7 @@ from app.pipeline.pool import StagePool
 from app.protocol.errors import ApiError
 from app.settings.schema import Settings
 
+T = TypeVar("T")
 logger = logging.getLogger("app.pipeline")
 
 CREDIT_WINDOW = 1 << 20
@@ -85,7 +88,9 @@ class Orchestrator:
         self._changed.set()
 
     def _on_master_lost(self) -> None:
-        logger.error("the master process is gone")
+        logger.error("the master process is gone, and the replicas on this host with it")
+        for pool in self._graph.pools.values():
+            pool.lose_local()
         self.master_lost.set()
 
     @property
@@ -122,14 +127,20 @@ class Orchestrator:
 
     # ------------------------------------------------------------------------------------------------ requests
 
-    async def submit(self, kind: str, request_id: str, body: bytes, *, model: str = "") -> RequestStream:
+    async def submit(
+        self, kind: str, request_id: str, body: bytes, *, model: str = "", limit_s: float = 0.0
+    ) -> RequestStream:
         """Send a request to a replica that answers `kind`; returns once its engine has accepted it.
 
+        `limit_s`: seconds until the whole answer must be there, 0 for no limit.
+
         Raises:
-            ApiError: the engine's refusal, or 503 when no replica is available.
+            ApiError: the engine's refusal; 429 when every replica's queue is full, 503 when no replica is available,
+                504 when the limit is over.
         """
-        request = RequestStream(self._graph.entry_for(kind), m.Submit(request_id, kind, model, CREDIT_WINDOW), body)
-        await request.open()
+        submit = m.Submit(request_id, kind, model, CREDIT_WINDOW)
+        request = RequestStream(self._graph.entry_for(kind), submit, body, limit_s)
+        await request.start()
         return request
 
     async def call(self, task: str, method: str, body: bytes) -> bytes:
@@ -151,14 +162,20 @@ class Orchestrator:
             raise unavailable([pool.stage.name]) from None
 
 
+class _QueueFullError(Exception):
+    """This replica takes no more; another one may."""
+
+
 class RequestStream:
     """The answer to one request: an async iterator of batches of events, which ends after Done.
 
     Iteration raises ApiError when the request fails. Always call `aclose`: it aborts what still runs.
     """
 
-    def __init__(self, pool: StagePool, submit: m.Submit, body: bytes) -> None:
+    def __init__(self, pool: StagePool, submit: m.Submit, body: bytes, limit_s: float) -> None:
         self._pool = pool
+        self._limit_s = limit_s
+        self._deadline = asyncio.get_running_loop().time() + limit_s if limit_s > 0 else None
         self._submit = submit
         self._body = body
         self._stream: Stream | None = None
@@ -167,8 +184,24 @@ class RequestStream:
         self._streamed = False
         self._finished = False
         self._owed = 0
+        self._full = False
 
-    async def open(self) -> None:
+    async def start(self) -> None:
+        """Send it and wait until an engine has accepted it; see Orchestrator.submit."""
+        await self._in_time(self._open())
+
+    async def _in_time(self, step: Awaitable[T]) -> T:
+        if self._deadline is None:
+            return await step
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await step
+        except TimeoutError:
+            await self.aclose()
+            message = f"the answer was not complete within its time limit of {self._limit_s:g} s"
+            raise ApiError(504, message, code="deadline_exceeded") from None
+
+    async def _open(self) -> None:
         """Send it and wait for Accepted, on another replica if the first one dies."""
         while True:
             connection = self._pool.pick(self._tried) if len(self._tried) < _ATTEMPTS else None
@@ -182,11 +215,21 @@ class RequestStream:
                 return
             except ReplicaLostError:
                 continue
+            except _QueueFullError:
+                connection.release(self._stream)
+                self._full = True
             except BaseException:
                 await self.aclose()
                 raise
 
     def _nobody(self) -> ApiError:
+        if self._full:
+            return ApiError(
+                429,
+                f"all replicas of stage {self._pool.stage.name} are busy; try again later",
+                code=m.QUEUE_FULL,
+                headers={"Retry-After": "1"},
+            )
         if len(self._tried) < _ATTEMPTS:
             return unavailable([self._pool.stage.name])
         # Whatever it is that kills replicas must not be sent to a third one.
@@ -196,7 +239,7 @@ class RequestStream:
     async def _accepted(self, stream: Stream) -> None:
         first, *rest = await stream.next_batch()
         if isinstance(first, m.Failed):
-            raise api_error(first)
+            raise _QueueFullError if first.code == m.QUEUE_FULL else api_error(first)
         assert isinstance(first, m.Accepted), first
         self._waiting = rest
 
@@ -207,7 +250,7 @@ class RequestStream:
         if self._finished:
             raise StopAsyncIteration
         self._return_credit()
-        events = await self._next()
+        events = await self._in_time(self._next())
         self._owed += sum(map(m.cost, events))
         last = events[-1]
         if isinstance(last, m.Done | m.Failed):
@@ -229,7 +272,7 @@ class RequestStream:
             except ReplicaLostError:
                 if self._streamed or len(self._tried) >= _ATTEMPTS:
                     raise self._lost() from None
-                await self.open()
+                await self._open()
         events, self._waiting = self._waiting, []
         self._streamed = True
         return events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 
 import zmq
@@ -10,6 +11,9 @@ import zmq
 from app.cluster import messages as m
 from app.pipeline.connection import Connection
 from app.settings.schema import LoadBalancing, StageConfig
+
+_REREGISTER_S = 10.0
+"""How long remote replicas have to register with a new master."""
 
 Choose = Callable[[list[Connection]], Connection]
 
@@ -32,6 +36,7 @@ class StagePool:
         self._token = token
         self._choose = chooser(policy)
         self._connections: dict[tuple[int, str], Connection] = {}
+        self._patient_until = 0.0
 
     @property
     def connections(self) -> list[Connection]:
@@ -44,12 +49,14 @@ class StagePool:
     def update(self, replicas: list[m.ReplicaInfo]) -> None:
         """Take over the master's list: connect to new replicas, let go of those that are gone."""
         wanted = {(x.replica_id, x.address): x for x in replicas if x.state in ("up", "draining", "suspect")}
+        # Remote replicas outlive a master; until they have registered with its successor, keep what runs on them.
         # A restarted replica listens at the same address under another pid: its predecessor's streams are lost.
         for key, connection in list(self._connections.items()):
             info = wanted.get(key)
+            if info is None and time.monotonic() < self._patient_until and not connection.local:
+                continue
             if info is None or info.pid != connection.info.pid:
-                del self._connections[key]
-                connection.close()
+                self._drop(key)
         for key, info in wanted.items():
             known = self._connections.get(key)
             if known is None:
@@ -57,6 +64,16 @@ class StagePool:
                 self.capabilities = info.capabilities
             else:
                 known.info = info
+
+    def lose_local(self) -> None:
+        """The master died, and its replicas die with it: fail their requests now."""
+        self._patient_until = time.monotonic() + _REREGISTER_S
+        for key, connection in list(self._connections.items()):
+            if connection.local:
+                self._drop(key)
+
+    def _drop(self, key: tuple[int, str]) -> None:
+        self._connections.pop(key).close()
 
     def pick(self, tried: set[int]) -> Connection | None:
         """A replica for a new request, not one of the pids in `tried`; None when there is none."""

@@ -12,7 +12,10 @@ LoadBalancing = Literal["random", "round-robin", "least-queue-length"]
 
 
 class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One stage of the pipeline. `engine_args` are passed to the engine by its own names, judged by the engine."""
+    """One stage of the pipeline. `engine_args` are passed to the engine by its own names, judged by the engine.
+
+    `max_queue`: requests that may wait in one replica beside those that its engine runs at once; more get a 429.
+    """
 
     stage_id: int
     name: str
@@ -24,11 +27,12 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     default_sampling_params: dict[str, Any] = {}
     devices: str = ""
     num_replicas: int = 1
+    max_queue: int = 1024
     env: dict[str, str] = {}
 
 
 class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the HTTP side needs. Times in seconds, sizes in bytes."""
+    """What the HTTP side needs. Times in seconds, sizes in bytes. `request_timeout_s` 0: no limit."""
 
     host: str = "127.0.0.1"
     port: int = 8091
@@ -39,6 +43,8 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     sse_keep_alive_s: float = 15.0
     boot: Literal["blocking", "background"] = "blocking"
     request_id_headers: bool = True
+    request_timeout_s: float = 0.0
+    slow_client_timeout_s: float = 60.0
 
 
 class MasterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -75,5 +81,5 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def stage_digest(stage: StageConfig) -> str:
     """Digest of what must be equal on all hosts for replicas of one stage: not devices, counts or environment."""
-    same = msgspec.structs.replace(stage, devices="", num_replicas=1, env={})
+    same = msgspec.structs.replace(stage, devices="", num_replicas=1, max_queue=0, env={})
     return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:16]

@@ -193,3 +193,78 @@ async def test_a_start_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="--stage-init-timeout 1 s"):
         async with cluster(tmp_path, config):
             pass
+
+
+async def test_a_full_queue_answers_429_with_retry_after(tmp_path: Path) -> None:
+    config = settings(slots=2, token_s=0.2)
+    config.stages[0].max_queue = 3
+    async with cluster(tmp_path, config) as (orchestrator, _):
+        streams = [await orchestrator.submit("chat", f"r{i}", body("a b c")) for i in range(5)]
+        with pytest.raises(ApiError) as caught:
+            await orchestrator.submit("chat", "r5", body("a b c"))
+        assert (caught.value.status, caught.value.body.error.code) == (429, "queue_full")
+        assert "Retry-After" in caught.value.headers
+        assert [text_of(await read(stream)) for stream in streams] == ["a b c "] * 5
+        assert text_of(await read(await orchestrator.submit("chat", "r6", body("room again")))) == "room again "
+
+
+async def test_a_full_replica_passes_the_request_on_to_one_with_room(tmp_path: Path) -> None:
+    config = settings(replicas=2, slots=1, token_s=0.2)
+    config.stages[0].max_queue = 0
+    config.master.lb_policy = "random"
+    async with cluster(tmp_path, config) as (orchestrator, _):
+        streams = [await orchestrator.submit("chat", f"r{i}", body("a b")) for i in range(2)]
+        with pytest.raises(ApiError, match="busy"):
+            await orchestrator.submit("chat", "r2", body("a b"))
+        for stream in streams:
+            await read(stream)
+
+
+async def test_a_deadline_ends_the_request_with_504(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings(token_s=0.1)) as (orchestrator, _):
+        stream = await orchestrator.submit("chat", "r1", body(tokens=1000), limit_s=0.5)
+        with pytest.raises(ApiError) as caught:
+            await read(stream)
+        assert (caught.value.status, caught.value.body.error.code) == (504, "deadline_exceeded")
+        assert await running(orchestrator) == 0
+
+
+async def test_who_does_not_read_is_ended(tmp_path: Path) -> None:
+    config = settings()
+    config.server.slow_client_timeout_s = 0.5
+    async with cluster(tmp_path, config) as (orchestrator, _):
+        stream = await orchestrator.submit("chat", "r1", body(tokens=50_000))
+        await asyncio.sleep(1.5)
+        with pytest.raises(ApiError) as caught:
+            await read(stream)
+        assert caught.value.body.error.code == "slow_client"
+
+
+@pytest.mark.parametrize("busy", [True, False])
+async def test_a_stopped_replica_is_given_up_and_replaced(tmp_path: Path, busy: bool) -> None:
+    config = settings(token_s=0.01)
+    config.master.stall_timeout = config.master.heartbeat_timeout = 1.5
+    async with cluster(tmp_path, config) as (orchestrator, _):
+        stream = await orchestrator.submit("chat", "r1", body(tokens=100_000)) if busy else None
+        await asyncio.sleep(0.5)
+        os.kill(orchestrator.status()[0].replicas[0].pid, signal.SIGSTOP)
+        if stream is not None:
+            with pytest.raises(ApiError) as caught:
+                await read(stream)
+            assert caught.value.status == 503
+        async with asyncio.timeout(5):
+            while orchestrator.ready:  # noqa: ASYNC110 - bounded
+                await asyncio.sleep(0.05)
+        assert await orchestrator.wait_ready(10)
+        assert text_of(await read(await orchestrator.submit("chat", "r2", body("well again")))) == "well again "
+
+
+async def test_an_engine_that_makes_no_step_is_given_up(tmp_path: Path) -> None:
+    config = settings()
+    config.master.stall_timeout = 1.0
+    async with cluster(tmp_path, config) as (orchestrator, _):
+        stream = await orchestrator.submit("chat", "r1", body("a b", hang_after=1))
+        with pytest.raises(ApiError) as caught:
+            await read(stream)
+        assert caught.value.body.error.code == "replica_lost"
+        assert await orchestrator.wait_ready(10)
