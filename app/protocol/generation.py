@@ -5,7 +5,7 @@ The body itself goes to the replica as it came; vLLM's request classes there jud
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -25,7 +25,7 @@ class GenerationRequest(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = None
+    n: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     @property
     def usage_mode(self) -> UsageMode:

@@ -26,11 +26,11 @@ def require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     scheme, _, key = connection.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not key:
         raise _unauthorized("This server needs an API key: send the header 'Authorization: Bearer <key>'.")
-    if not _known(key.strip(), tuple(keys)):
+    if not _known(key.strip().encode("latin-1"), tuple(keys)):
         raise _unauthorized("The API key of this request is not known to this server.")
 
 
-def _known(key: str, keys: tuple[str, ...]) -> bool:
+def _known(key: bytes, keys: tuple[str, ...]) -> bool:
     """Compare digests, all of them: neither the length nor the place of a match shows in the time it takes."""
     digest = _digest(key)
     matches = [hmac.compare_digest(digest, expected) for expected in _digests(keys)]
@@ -39,11 +39,11 @@ def _known(key: str, keys: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=8)
 def _digests(keys: tuple[str, ...]) -> tuple[bytes, ...]:
-    return tuple(_digest(key) for key in keys)
+    return tuple(_digest(key.encode()) for key in keys)
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
 
 
 def _unauthorized(message: str) -> ApiError:

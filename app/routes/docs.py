@@ -11,6 +11,7 @@ from litestar.exceptions import NotFoundException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.params import FromPath
 
 from app.routes.auth import require_key
 from app.routes.version import VERSION
@@ -64,7 +65,7 @@ def openapi_json(request: Request[Any, Any, Any]) -> bytes:
 
 
 @get("/assets/{name:str}", include_in_schema=False, sync_to_thread=True)
-def asset(name: str) -> Response[bytes]:
+def asset(name: FromPath[str]) -> Response[bytes]:
     """One of the files that the page needs.
 
     Raises:

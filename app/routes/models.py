@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Request, get
+from litestar.params import FromPath
 
 from app.protocol.models import Model, ModelList, served_models, served_name
 from app.routes.openapi import ERRORS
@@ -25,7 +26,7 @@ async def list_models(request: Request[Any, Any, Any]) -> ModelList:
     operation_id="retrieveModel",
     summary="One model",
 )
-async def retrieve_model(request: Request[Any, Any, Any], model_id: str) -> Model:
+async def retrieve_model(request: Request[Any, Any, Any], model_id: FromPath[str]) -> Model:
     """The model of that name, which may contain slashes.
 
     Raises:

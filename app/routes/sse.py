@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from litestar import Request, Response
@@ -23,6 +24,9 @@ _HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+_LAST_WORDS_S = 5.0
+"""How long a client that reads slowly may hold up the end of its stream."""
 
 
 class EventStream(Response[None]):
@@ -58,9 +62,11 @@ class EventStream(Response[None]):
         drain = Interrupt(self._draining.wait())
         try:
             with self._client.raising(ClientGoneError()):
+                await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                 trace.outcome, ending = await self._send_frames(drain, send, trace.request_id)
-                await send({"type": "http.response.body", "body": ending, "more_body": False})
-        except (ClientGoneError, OSError):  # OSError: what ASGI servers may raise from send() then
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await send({"type": "http.response.body", "body": ending, "more_body": False})
+        except (ClientGoneError, OSError):  # OSError: a send to nobody, or the timeout
             trace.outcome = "client gone"
         finally:
             await self._aclose()
@@ -76,7 +82,7 @@ class EventStream(Response[None]):
             return "draining", _ending(stopping.body)
         except ApiError as error:
             return "failed", _ending(error.body)
-        except OSError:
+        except ClientGoneError:
             raise
         except Exception:
             logger.exception("request %s failed while it streamed", request_id)
@@ -84,7 +90,6 @@ class EventStream(Response[None]):
         return "done", b""
 
     async def _pump(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         pacer = _Pacer(send, self._keep_alive_s)
         keep_alive = asyncio.create_task(pacer.keep_alive())
         try:
@@ -110,19 +115,27 @@ class _Pacer:
         self._lock = asyncio.Lock()
 
     async def send(self, frame: bytes) -> None:
-        """Returns when the server has taken the frame, which a slow client delays."""
+        """Returns when the server has taken the frame, which a slow client delays.
+
+        Raises:
+            ClientGoneError: the server says that nobody is there any more.
+        """
         async with self._lock:
-            await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+            try:
+                await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+            except OSError as error:  # what ASGI servers may raise once the client has gone
+                raise ClientGoneError from error
         self._last = self._clock()
 
     async def keep_alive(self) -> None:
-        """Send comments until cancelled. A failing send ends it: the pump meets the same failure."""
-        while True:
-            idle = self._clock() - self._last
-            if idle < self._period:
-                await asyncio.sleep(self._period - idle)
-            else:
-                await self.send(KEEP_ALIVE)
+        """Send comments until cancelled, or until a send fails: the next frame meets the same failure."""
+        with suppress(ClientGoneError):
+            while True:
+                idle = self._clock() - self._last
+                if idle < self._period:
+                    await asyncio.sleep(self._period - idle)
+                else:
+                    await self.send(KEEP_ALIVE)
 
 
 def _ending(body: ErrorBody) -> bytes:

@@ -19,9 +19,10 @@ _ACCEPTABLE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 
 
 class Trace(msgspec.Struct):
-    """`outcome` is None until somebody knows better than the status code how the request ended."""
+    """`path` as it came, mount prefix included. `outcome` is None until somebody knows better than the status code."""
 
     request_id: str
+    path: str
     started: float
     status: int = 0
     outcome: Outcome | None = None
@@ -32,7 +33,7 @@ def trace_of(scope: Scope) -> Trace:
     scope_ = cast("dict[str, Any]", scope)
     trace = scope_.get(_SCOPE_KEY)
     if trace is None:
-        trace = scope_[_SCOPE_KEY] = Trace(_request_id(scope), time.monotonic())
+        trace = scope_[_SCOPE_KEY] = Trace(_request_id(scope), scope["path"], time.monotonic())
     return cast("Trace", trace)
 
 
@@ -59,7 +60,7 @@ def _record(scope: Scope, trace: Trace) -> AccessRecord:
         request_id=trace.request_id,
         client=client[0] if client else "",
         method=str(scope.get("method", "")),
-        path=scope["path"],
+        path=trace.path,
         status=trace.status,
         outcome=trace.outcome or _outcome(trace.status),
         seconds=round(time.monotonic() - trace.started, 6),

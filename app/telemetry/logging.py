@@ -71,7 +71,7 @@ def configure_logging(format: LogFormat = "text", level: int = logging.INFO) -> 
 
 def log_access(record: AccessRecord) -> None:
     """One line for one ended request; silent health probes that worked would drown the rest, so they are DEBUG."""
-    level = logging.DEBUG if record.path in _PROBES and record.status == 200 else logging.INFO
+    level = logging.DEBUG if record.status == 200 and record.path.endswith(_PROBES) else logging.INFO
     if _access.isEnabledFor(level):
         _access.log(
             level,
@@ -87,4 +87,4 @@ def log_access(record: AccessRecord) -> None:
         )
 
 
-_PROBES = frozenset({"/health", "/livez", "/readyz", "/ping"})
+_PROBES = ("/health", "/livez", "/readyz", "/ping")

@@ -1,0 +1,183 @@
+"""The real routes over a scripted orchestrator, and an ASGI client that can leave in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from litestar import Litestar
+
+from app.cluster.messages import AnyEvent, Capabilities, Delta, Done, Finish, Load, ReplicaInfo, Usage
+from app.pipeline.orchestrator import StageStatus
+from app.protocol.errors import ApiError
+from app.routes import exception_handlers, handlers
+from app.routes.docs import openapi_config
+from app.routes.trace import traced
+from app.settings.schema import ServerConfig, Settings
+
+Step = list[AnyEvent] | ApiError | Exception | asyncio.Event
+"""What the engine does next: a batch of events, a failure, or waiting until the test sets the event."""
+
+GREETING: list[Step] = [
+    [Delta(0, "Hel"), Delta(0, "lo")],
+    [Delta(0, " Wörld"), Finish(0, "stop"), Usage(5, 3), Done()],
+]
+
+
+class ScriptedStream:
+    """RequestStream's contract over a script."""
+
+    def __init__(self, script: list[Step]) -> None:
+        self._script = iter(script)
+        self.closed = asyncio.Event()
+
+    def __aiter__(self) -> ScriptedStream:
+        return self
+
+    async def __anext__(self) -> list[AnyEvent]:
+        for step in self._script:
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, list):
+                return step
+            await step.wait()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        self.closed.set()
+
+
+class ScriptedOrchestrator:
+    """Orchestrator's contract: every request plays the same script. `before` runs before a request is accepted."""
+
+    def __init__(self, script: list[Step] | None = None, *, replicas: int = 1) -> None:
+        self.script = GREETING if script is None else script
+        self.before: Callable[[], Awaitable[object]] | None = None
+        self.submitted: list[tuple[str, str, bytes, str]] = []
+        self.streams: list[ScriptedStream] = []
+        self.replicas = replicas
+
+    async def submit(self, kind: str, request_id: str, body: bytes, *, model: str = "") -> ScriptedStream:
+        self.submitted.append((kind, request_id, body, model))
+        if self.before is not None:
+            await self.before()
+        stream = ScriptedStream(self.script)
+        self.streams.append(stream)
+        return stream
+
+    def status(self) -> list[StageStatus]:
+        up = [
+            ReplicaInfo(0, index, "ipc://x", "up", "here", 1, Load(), self.capabilities())
+            for index in range(self.replicas)
+        ]
+        return [StageStatus(stage_id=0, name="thinker", ready=bool(up), replicas=up)]
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(["chat", "completion"], 2048, ["text", "image"], ["text"])
+
+
+class Served:
+    """An application with the real routes. `app` is its ASGI entry, as app.factory makes it."""
+
+    def __init__(self, orchestrator: ScriptedOrchestrator | None = None, **server: Any) -> None:
+        self.orchestrator = orchestrator or ScriptedOrchestrator()
+        self.draining = asyncio.Event()
+        self.settings = Settings(
+            model="HuggingFaceTB/SmolLM2",
+            served_model_names=["smol", "HuggingFaceTB/SmolLM2"],
+            pipeline="llm",
+            stages=[],
+            created=1_700_000_000,
+            server=ServerConfig(**server),
+        )
+        self.litestar = Litestar(
+            handlers,
+            exception_handlers=exception_handlers,
+            openapi_config=openapi_config(),
+            logging_config=None,
+            request_max_body_size=self.settings.server.max_body_bytes,
+        )
+        self.litestar.state.update(
+            {"orchestrator": self.orchestrator, "settings": self.settings, "draining": self.draining}
+        )
+
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        await traced(self.litestar, scope, receive, send)
+
+
+class Exchange:
+    """One HTTP exchange by hand: `chunks` arrive one by one, and the client leaves when `leave` is called."""
+
+    def __init__(self, served: Served, path: str, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.chunks: asyncio.Queue[bytes] = asyncio.Queue()
+        self._body: bytes | None = body
+        self._gone = asyncio.Event()
+        pairs = {"content-type": "application/json", "host": "test", **(headers or {})}
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "headers": [(name.encode(), value.encode()) for name, value in pairs.items()],
+            "client": ("192.0.2.1", 1),
+            "server": ("test", 80),
+        }
+        self.task = asyncio.create_task(served.app(scope, self._receive, self._send))
+
+    async def _receive(self) -> Any:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        elif message.get("body"):
+            self.chunks.put_nowait(message["body"])
+
+    def leave(self) -> None:
+        """Close the connection."""
+        self._gone.set()
+
+    async def chunk(self) -> bytes:
+        """The next piece of the response's body."""
+        async with asyncio.timeout(5):
+            return await self.chunks.get()
+
+    async def rest(self) -> bytes:
+        """Everything up to the end of the response."""
+        async with asyncio.timeout(5):
+            await self.task
+        return b"".join(self.chunks.get_nowait() for _ in range(self.chunks.qsize()))
+
+
+@asynccontextmanager
+async def exchange(
+    served: Served, path: str, body: dict[str, Any], headers: dict[str, str] | None = None
+) -> AsyncIterator[Exchange]:
+    """A running Exchange, cancelled at the end if the test leaves it running."""
+    running = Exchange(served, path, json.dumps(body).encode(), headers)
+    try:
+        yield running
+    finally:
+        running.task.cancel()
+        await asyncio.wait({running.task})
+
+
+def events(stream: bytes) -> list[Any]:
+    """The data of a stream of server-sent events, decoded; "[DONE]" as it is."""
+    lines = [line.removeprefix(b"data: ") for line in stream.split(b"\n\n") if line.startswith(b"data: ")]
+    return [line.decode() if line == b"[DONE]" else json.loads(line) for line in lines]

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.routes.serving import Served
+
+NO_ROUTE = ["/", "/v1", "/v1/health", "/v1/chat", "/v1/chat/completions/x", "/docs/x", "/docs/assets/../sse.py"]
+
+
+@pytest.mark.parametrize("path", NO_ROUTE)
+async def test_no_such_route(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.get(path)
+    error = answer.json()["error"]
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json")
+    assert (error["type"], error["param"], error["code"]) == ("not_found_error", None, "unknown_route")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("DELETE", "/v1/models", "GET"),
+        ("PUT", "/v1/completions", "POST"),
+        ("POST", "/version", "GET"),
+    ],
+)
+async def test_the_wrong_method(client: httpx.AsyncClient, method: str, path: str, allowed: str) -> None:
+    answer = await client.request(method, path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert allowed in answer.headers["allow"].split(", ")
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nope", 404), ("/v1/models", 405), ("/readyz", 503)])
+async def test_an_error_to_head_has_no_body(path: str, status: int) -> None:
+    served = Served()
+    served.orchestrator.replicas = 0
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(served.app), base_url="http://test") as client:
+        answer = await client.head(path)
+    assert (answer.status_code, answer.content) == (status, b"")
+
+
+async def test_a_host_header_that_is_none(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/livez", headers=[(b"Host", b"caf\xe9 fr")])
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
