@@ -1,86 +1,105 @@
-"""Which pipeline serves a model, decided without importing an engine and without the network."""
+"""Bringing models to this machine before anything loads: hub downloads and the conversion of the demo."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import asyncio
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from app.settings.pipelines import PIPELINES
-from app.settings.problems import near
+from app.cluster.process import python_command
+from app.cluster.rundir import StartupError
+from app.settings.detection import detect, is_hub_id
+from app.settings.schema import Settings, StageConfig
 
-BUILT_IN = ("demo", "stub")
-"""Models that are names of pipelines, not of files."""
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-
-
-def is_hub_id(model: str) -> bool:
-    """Whether `model` names a hub repository, as opposed to a file, a directory or a built-in model."""
-    return model not in BUILT_IN and not _is_path(model)
+Progress = Callable[[str], None]
+_STDERR_LIMIT = 1 << 16
 
 
-def detect(model: str, pipeline: str | None) -> str:
-    """The name of the pipeline that serves `model`; `pipeline` is the deploy file's choice and is only checked.
+async def prepare(settings: Settings, progress: Progress) -> Settings:
+    """Settings whose stages name directories of this machine. Does not count as a stage's loading time.
 
-    A hub id is taken for a language model here; prepare() looks again when the files are there.
+    The work is done by a child process, which ends when this coroutine is cancelled.
 
     Raises:
-        ValueError: the model does not exist, or no pipeline can serve it; says which and what to do.
+        StartupError: a model cannot be had; says why and what to do.
     """
-    if pipeline is not None and pipeline not in PIPELINES:
-        raise ValueError(
-            f"pipeline: unknown pipeline {pipeline}{near(pipeline, PIPELINES)}; known: {', '.join(PIPELINES)}"
-        )
-    if model in BUILT_IN or pipeline in BUILT_IN:
-        if pipeline not in (None, model):
-            raise ValueError(f"pipeline: the pipeline {pipeline} does not serve the model {model}")
-        return model
-    if not _is_path(model):
-        if not _HUB_ID.fullmatch(model):
-            raise ValueError(f"{model!r} is neither a directory here nor a hub id (owner/name)")
-        return pipeline or "llm"
-    return pipeline or _detect_directory(Path(model).expanduser())
+    known: dict[tuple[str, ...], str] = {}
+    stages = []
+    for stage in settings.stages:
+        request = _request(stage)
+        if request and request not in known:
+            progress(f"getting the model {stage.model}")
+            known[request] = await _obtain(request, progress)
+            _check(stage.model, known[request], settings.pipeline)
+        stages.append(msgspec.structs.replace(stage, model=known[request]) if request else stage)
+    return msgspec.structs.replace(settings, stages=stages)
 
 
-def _is_path(model: str) -> bool:
-    return (
-        model.startswith(("/", "./", "../", "~"))
-        or model in (".", "..")
-        or Path(model).exists()
-        or model.count("/") > 1
+def cache_directory() -> Path:
+    """Where converted models are kept."""
+    base = os.environ.get("OMNI_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "omni-app"
     )
+    return Path(base).absolute()
 
 
-def _detect_directory(path: Path) -> str:
-    if not path.exists():
-        raise ValueError(f"there is no model at {path}: the directory does not exist")
-    if path.is_file():
-        raise ValueError(f"{path} is a file; this version serves directories with a config.json, and hub ids")
-    index = read_json(path / "model_index.json") or read_json(path / "modular_model_index.json")
-    if index is not None:
-        name = index.get("_class_name", "an unnamed pipeline")
-        raise ValueError(f"{path} is a diffusion model ({name}); this version serves language models only")
-    config = read_json(path / "config.json")
-    if config is None:
-        raise ValueError(f"{path} holds no model: it has no config.json")
-    if not (config.get("architectures") or config.get("model_type")):
-        raise ValueError(f"{path / 'config.json'} names neither architectures nor a model_type")
-    return "llm"
+def _request(stage: StageConfig) -> tuple[str, ...]:
+    """The arguments for app.settings.obtain; empty if the model needs nothing."""
+    if stage.kind == "llm" and stage.model == "demo":
+        return ("demo", str(cache_directory()))
+    if stage.kind != "stub" and is_hub_id(stage.model):
+        arguments = stage.engine_args
+        return ("hub", stage.model, str(arguments.get("revision") or ""), str(arguments.get("download_dir") or ""))
+    return ()
 
 
-def read_json(path: Path) -> Mapping[str, Any] | None:
-    """The object in a JSON file; None if there is no such file.
-
-    Raises:
-        ValueError: it is there and is no JSON object.
-    """
+async def _obtain(request: tuple[str, ...], progress: Progress) -> str:
+    """Run the child; its last line is the directory, the lines before are progress."""
+    child = await asyncio.create_subprocess_exec(
+        *python_command("app.settings.obtain", str(os.getpid()), *request),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    errors = asyncio.create_task(_tail(child.stderr))
+    directory = ""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+        async for line in child.stdout:
+            if directory:
+                progress(directory)
+            directory = line.decode(errors="replace").strip()
+        if await child.wait() != 0:
+            raise StartupError(f"cannot get the model {request[1]}: {_reason(await errors, child.returncode)}")
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+        errors.cancel()
+    return directory
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    kept = b""
+    while chunk := await stream.read(_STDERR_LIMIT):
+        kept = (kept + chunk)[-_STDERR_LIMIT:]
+    return kept.decode(errors="replace")
+
+
+def _reason(errors: str, code: int | None) -> str:
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {code}"
+
+
+def _check(model: str, directory: str, pipeline: str) -> None:
+    """The files have the last word on which pipeline serves the model."""
+    try:
+        found = detect(directory, None)
+    except ValueError as error:
+        raise StartupError(f"the model {model} cannot be served: {error}") from None
+    if model != "demo" and found != pipeline:
+        raise StartupError(f"the model {model} needs the pipeline {found}, not {pipeline}")

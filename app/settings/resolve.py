@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -86,6 +87,7 @@ def _assemble(model: str, given: Mapping[str, Given], problems: list[str], warni
         server=server,
         master=master,
         origins=origins | resolved.origins,
+        created=int(time.time()),
     )
 
 

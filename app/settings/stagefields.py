@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from app.settings.flags import by_engine_argument
+from app.settings.flags import by_engine_argument, flags
 from app.settings.problems import near
 from app.settings.schema import StageKind
 from app.settings.values import parse
@@ -31,11 +31,12 @@ def check_stage(
     values: dict[str, Any] = {}
     arguments: dict[str, Any] = {}
     known = by_engine_argument()
+    fields = _fields()
     for key, value in given.items():
         if key in skip or key == "engine_args":
             continue
-        if key in _FIELDS:
-            values[key] = _checked(_FIELDS[key], value, f"{where}.{key}", problems)
+        if key in fields:
+            values[key] = _checked(fields[key], value, f"{where}.{key}", problems)
         elif key in known:
             arguments[key] = _checked(known[key].value, value, f"{where}.{key}", problems)
         else:
@@ -62,8 +63,13 @@ def _checked(check: Callable[[Any], Any], value: Any, where: str, problems: list
 
 
 def _unknown(key: str, where: str) -> str:
-    hint = near(key, [*_FIELDS, *by_engine_argument(), "engine_args"])
+    hint = near(key, [*_fields(), *by_engine_argument(), "engine_args"])
     return f"{where}: unknown key {key}{hint or '; an engine argument without a flag goes under engine_args'}"
+
+
+def _fields() -> dict[str, Callable[[Any], Any]]:
+    """Checks of the fields of StageConfig, those with a flag included."""
+    return _FIELDS | {flag.field: flag.value for flag in flags() if flag.target.startswith("stage.")}
 
 
 def _anything(value: Any) -> Any:

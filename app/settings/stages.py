@@ -9,9 +9,9 @@ import msgspec
 
 from app.settings import platforms
 from app.settings.deploy import SHIPPED, Document, find, read_chain
+from app.settings.detection import detect
 from app.settings.flags import Flag, by_engine_argument, by_key, flags
 from app.settings.layers import Layer, Merged
-from app.settings.models import detect
 from app.settings.pipelines import PIPELINES, Pipeline, StageTopology
 from app.settings.schema import StageConfig
 from app.settings.sources import Given

@@ -1,0 +1,53 @@
+"""`omni-app headless`: one stage on this machine for a server that runs elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from app.cluster.headless import run as run_replica
+from app.cluster.rundir import StartupError
+from app.console.progress import Progress
+from app.settings.models import prepare
+from app.settings.problems import ConfigError
+from app.settings.resolve import examine
+from app.settings.sources import gather
+from app.telemetry.logging import configure_logging
+
+
+def run(typed: Mapping[str, Any]) -> int:
+    """Get the model, then run its replica until stopped; the exit code.
+
+    Raises:
+        ConfigError: what was typed cannot work.
+    """
+    resolution = examine(typed, os.environ, source="flag")
+    for warning in resolution.warnings:
+        click.echo(f"omni-app: warning: {warning}", err=True)
+    stage_id = _stage_id(typed, [stage.stage_id for stage in resolution.settings.stages])
+    if not resolution.settings.master.port:
+        raise ConfigError(["--omni-master-port is missing: the port that the server was given with the same flag"])
+    configure_logging()
+    try:
+        settings = asyncio.run(prepare(resolution.settings, Progress().step))
+        return run_replica(settings, stage_id)
+    except StartupError as error:
+        click.echo(f"omni-app: error: {error}", err=True)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _stage_id(typed: Mapping[str, Any], known: list[int]) -> int:
+    given = gather(typed, os.environ, "flag", [], []).get("stage_id")
+    ids = ", ".join(map(str, known))
+    if given is None:
+        raise ConfigError([f"--stage-id is missing: which stage to run; this model has {ids}"])
+    stage_id: int = given.value
+    if stage_id not in known:
+        raise ConfigError([f"{given.origin}: there is no stage {stage_id}; this model has {ids}"])
+    return stage_id

@@ -1,0 +1,82 @@
+"""Command line options made from the flag table, and the command class that understands vLLM's ways of typing them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from app.console.helptext import show_help
+from app.settings.flags import Command, Flag, flags
+
+
+class FlagCommand(click.Command):
+    """A command whose options are the flags of the table.
+
+    Dashes and underscores in names are the same. A flag that takes several values takes all words up to the next
+    option (`--served-model-name a b`). `--help` takes an optional topic.
+    """
+
+    def __init__(self, *args: Any, takes: Command, **kwargs: Any) -> None:
+        self.takes = takes
+        super().__init__(*args, **kwargs)
+        self.add_help_option = False
+        self.context_settings["token_normalize_func"] = _dashes
+        self.params += [_option(flag) for flag in flags() if takes in flag.commands and flag.name != "model"]
+        self.params.append(_help_option())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, spread_lists(args))
+
+
+def _dashes(word: str) -> str:
+    return word.replace("_", "-")
+
+
+def typed_values(params: dict[str, Any]) -> dict[str, Any]:
+    """The flags that were typed, as text (or true, false, lists of text), by key; the rest of `params` is left out."""
+    known = {flag.key for flag in flags()}
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in params.items()
+        if key in known and value not in (None, ())
+    }
+
+
+def spread_lists(args: Sequence[str]) -> list[str]:
+    """`--name a b` to `--name a --name b` for flags that take several values."""
+    lists = {option for flag in flags() if flag.kind == "list" for option in flag.options}
+    spread: list[str] = []
+    current = ""
+    for position, word in enumerate(args):
+        if word == "--":
+            return spread + list(args[position:])
+        if word.startswith("-"):
+            current = word if _dashes(word) in lists else ""
+            if not current:
+                spread.append(word)
+        elif current:
+            spread += [current, word]
+        else:
+            spread.append(word)
+    return spread
+
+
+def _option(flag: Flag) -> click.Option:
+    """The values stay text here: resolve() converts them, so that all mistakes are told at once."""
+    if flag.kind == "bool":
+        names = [f"--{flag.name}/--no-{flag.name}", *flag.aliases, flag.key]
+        return click.Option(names, default=None)
+    return click.Option([*flag.options, flag.key], default=None, multiple=flag.kind == "list")
+
+
+def _help_option() -> click.Option:
+    return click.Option(
+        ["--help", "-h"],
+        is_flag=False,
+        flag_value="short",
+        expose_value=False,
+        is_eager=True,
+        callback=show_help,
+    )

@@ -1,0 +1,142 @@
+"""`omni-app serve`: check everything that can be checked, then be Granian's main process."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from app.asgi import DEFAULT_MOUNT, granian_target
+from app.cluster.process import python_command
+from app.cluster.rundir import RunDir
+from app.console.report import Server
+from app.settings.environment import SETTINGS_FILE
+from app.settings.resolve import examine
+from app.settings.schema import ServerConfig, Settings
+
+BACKLOG = 4096
+"""Connections of one worker: far above what admission lets in, so that overload is answered and not left waiting."""
+KILL_MARGIN_S = 15
+"""What a worker gets on top of --shutdown-timeout before it is killed."""
+
+
+def run(typed: Mapping[str, Any]) -> int:
+    """Serve until stopped; the exit code.
+
+    Raises:
+        ConfigError: what was typed cannot work.
+    """
+    resolution = examine(typed, os.environ, source="flag")
+    for warning in resolution.warnings:
+        click.echo(f"omni-app: warning: {warning}", err=True)
+    server = resolution.settings.server
+    try:
+        address = numeric_address(server)
+    except OSError as error:
+        click.echo(f"omni-app: error: --host {server.host}: {error.strerror or error}", err=True)
+        return 1
+    if reason := port_problem(address, server.port):
+        click.echo(f"omni-app: error: {reason}", err=True)
+        return 1
+    os.environ[SETTINGS_FILE] = hand_over(typed)
+    return _launch(resolution.settings, address)
+
+
+def numeric_address(server: ServerConfig) -> str:
+    """The IP address of --host; Granian takes no names.
+
+    Raises:
+        OSError: the name is unknown.
+    """
+    found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return str(found[0][4][0])
+
+
+def port_problem(address: str, port: int) -> str | None:
+    """Why the port cannot be had, or None.
+
+    Granian shares its port, so a second server on it would start without a word and get half of the requests.
+    """
+    for reuse in (False, True):
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                problem = f"cannot listen on {address} port {port}: {(error.strerror or str(error)).lower()}"
+            else:
+                return None
+        # Connections of a server that has just ended also refuse the first try, but then they are listed.
+        if not _has_connections(port):
+            return problem
+    return problem
+
+
+def _has_connections(port: int) -> bool:
+    suffix = f":{port:04X}"
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        if table.exists() and any(line.split()[1].endswith(suffix) for line in table.read_text().splitlines()[1:]):
+            return True
+    return False
+
+
+def hand_over(typed: Mapping[str, Any]) -> str:
+    """Put the typed flags where this process's workers can read them; the path.
+
+    A file without a name in any directory: readable for this user only, and gone with this process however it ends.
+    """
+    descriptor = os.memfd_create("omni-settings")
+    os.write(descriptor, msgspec.json.encode(typed))
+    return f"/proc/{os.getpid()}/fd/{descriptor}"
+
+
+def _launch(settings: Settings, address: str) -> int:
+    from granian import Granian
+    from granian.constants import Interfaces, Loops
+    from granian.errors import FatalError
+    from granian.log import LogLevels
+
+    server = settings.server
+    granian = Granian(
+        "app:create_app",
+        address=address,
+        port=server.port,
+        interface=Interfaces.ASGI,
+        loop=Loops.uvloop,
+        workers=server.workers,
+        backlog=BACKLOG,
+        backpressure=BACKLOG,
+        respawn_failed_workers=True,
+        workers_kill_timeout=math.ceil(settings.master.shutdown_timeout) + KILL_MARGIN_S,
+        log_level=LogLevels.warning,
+    )
+    granian.on_startup(lambda: _start_reporter(settings))
+    try:
+        granian.serve(target_loader=granian_target, wrap_loader=False)
+    except FatalError:
+        return 1
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0
+
+
+def _start_reporter(settings: Settings) -> None:
+    """A process of its own: threads in this one would be torn by the forks of the workers."""
+    facts = Server(
+        run_dir=str(RunDir.locate(DEFAULT_MOUNT).path),
+        parent=os.getpid(),
+        host=settings.server.host,
+        port=settings.server.port,
+        root_path=settings.server.root_path,
+        model=settings.served_model_names[0],
+        guarded=bool(settings.server.api_keys),
+    )
+    encoded = msgspec.json.encode(facts).decode()
+    subprocess.Popen(python_command("app.console.report", encoded), stdin=subprocess.DEVNULL)
