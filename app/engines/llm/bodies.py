@@ -1,0 +1,163 @@
+"""Raw request bodies, judged: strict JSON, then our field rules, then vLLM's own request classes."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import pydantic
+from vllm.exceptions import VLLMClientError
+
+from app.engines.llm.errors import bad_request, refusal
+
+RequestT = TypeVar("RequestT", bound=pydantic.BaseModel)
+Json = dict[str, Any]
+Path = tuple[str | int, ...]
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        "metadata",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "user",
+    }
+)
+"""Fields of OpenAI's schema that cannot change what is answered here."""
+
+
+def _only(*values: object, reason: str) -> Callable[[Any], str | None]:
+    return lambda value: None if value in values else reason
+
+
+_CANNOT_HONOUR: dict[str, Callable[[Any], str | None]] = {
+    "store": _only(False, reason="answers are not stored here; send false or leave it out"),
+    "modalities": _only(["text"], reason="this model answers in text only"),
+    "audio": _only(reason="this model does not speak"),
+    "verbosity": _only(reason="this model has no verbosity setting"),
+    "web_search_options": _only(reason="there is no web search here"),
+    "functions": _only(reason="use `tools` in place of the old `functions`"),
+    "function_call": _only(reason="use `tool_choice` in place of the old `function_call`"),
+    "return_token_offsets": _only(False, reason="it is for vLLM's render endpoints only"),
+    "mm_payload": _only("tensors", reason="it is for vLLM's render endpoints only"),
+    "return_mm_kwargs": _only(True, reason="it is for vLLM's render endpoints only"),
+    "guided_json": _only(reason="use `response_format` or `structured_outputs`"),
+    "guided_regex": _only(reason="use `structured_outputs`"),
+    "guided_choice": _only(reason="use `structured_outputs`"),
+    "guided_grammar": _only(reason="use `structured_outputs`"),
+}
+"""Known fields that are refused unless they ask for what happens anyway; null always counts as left out."""
+
+_STREAM_OPTIONS = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
+
+
+def parse(body: bytes, kind: type[RequestT], *, prompt: str) -> RequestT:
+    """The request in `body`; `prompt` names the field that holds the prompt.
+
+    Raises:
+        EngineError: 400, with the path of the wrong field as `param`.
+    """
+    data = _judge_fields(decode(body), kind)
+    try:
+        return kind.model_validate(data)
+    except pydantic.ValidationError as error:
+        _refuse_invalid(error, data)
+    except VLLMClientError as error:
+        raise refusal(error, prompt=prompt) from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        # vLLM's validators look into the raw body and trip over shapes that they do not expect.
+        raise bad_request(f"the request body has an unexpected shape ({type(error).__name__}: {error})") from error
+
+
+def decode(body: bytes) -> Json:
+    """The JSON object in `body`, by the letter of RFC 8259.
+
+    Raises:
+        EngineError: 400; not UTF-8, not JSON, a key twice, NaN or Infinity, or not an object.
+    """
+    try:
+        data = json.loads(body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise bad_request(f"the request body is not UTF-8: byte {error.start} is wrong", code="invalid_json") from error
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"the request body is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(data, dict):
+        raise bad_request("the request body must be a JSON object", code="invalid_json")
+    return data
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> Json:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r} is there twice")
+    return result
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _judge_fields(data: Json, kind: type[pydantic.BaseModel]) -> Json:
+    """`data` without the fields that have no effect.
+
+    Raises:
+        EngineError: 400; a field is unknown, or asks for what cannot be done.
+    """
+    for name, problem in _CANNOT_HONOUR.items():
+        if (value := data.get(name)) is not None and (reason := problem(value)) is not None:
+            raise bad_request(f"{name!r} cannot be honoured: {reason}", param=name, code="unsupported_parameter")
+    kept = {name: value for name, value in data.items() if name in kind.model_fields}
+    known = kind.model_fields.keys() | _WITHOUT_EFFECT | _CANNOT_HONOUR.keys()
+    _refuse_unknown(data, known, "")
+    if (best_of := data.get("best_of")) is not None and best_of != data.get("n", 1):
+        raise bad_request("'best_of' other than 'n' cannot be honoured", param="best_of", code="unsupported_parameter")
+    options = data.get("stream_options")
+    if isinstance(options, dict):
+        _refuse_unknown(options, _STREAM_OPTIONS, "stream_options.")
+    return kept
+
+
+def _refuse_unknown(data: Json, known: frozenset[str] | set[str], prefix: str) -> None:
+    for name in data:
+        if name not in known and name != "best_of":
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise bad_request(
+                f"unknown parameter {prefix + name!r}{hint}", param=prefix + name, code="unknown_parameter"
+            )
+
+
+def _refuse_invalid(error: pydantic.ValidationError, data: Json) -> NoReturn:
+    """Tell the most telling problem: the one deepest in the body (of a union's branches, the one that fits best)."""
+    problems = [
+        (_path(problem["loc"], data), problem) for problem in error.errors(include_url=False, include_context=False)
+    ]
+    path, problem = max(problems, key=lambda pair: (len(pair[0]), pair[1]["type"] != "missing"))
+    param = _render(path)
+    raise bad_request(f"{param or 'body'}: {problem['msg']}", param=param or None, code="invalid_value") from error
+
+
+def _path(location: Path, data: Any) -> Path:
+    """A pydantic location without the names of union branches: only what exists in the body, and a missing last key."""
+    path: list[str | int] = []
+    for position, part in enumerate(location):
+        if part in (data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()):
+            data = data[part]
+        elif not (position == len(location) - 1 and isinstance(data, dict) and str(part).isidentifier()):
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _render(path: Path) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text

@@ -1,0 +1,182 @@
+"""vLLM's AsyncLLM with one difference: `generate` returns a Generation, which has not started yet.
+
+That gives us the two moments vLLM hides inside its generator: when the engine has taken a request (so that Accepted can
+be told before the first token), and when an output is there (so that plain text needs no task switch per token).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from vllm.outputs import RequestOutput
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.engine.output_processor import RequestOutputCollector
+
+_current_batch: ContextVar[Batch | None] = ContextVar("current_batch", default=None)
+
+
+class Generation:
+    """One prompt on its way through vLLM: an async iterator of RequestOutput, or the source of a `feed`."""
+
+    def __init__(self, start: Callable[[], Awaitable[RequestOutputCollector]], admitted: Callable[[], None]) -> None:
+        self._start = start
+        self._tell_admitted = admitted
+        self._collector: RequestOutputCollector | None = None
+        self._finished = False
+
+    @property
+    def admitted(self) -> bool:
+        """Whether vLLM has taken the request."""
+        return self._collector is not None
+
+    @property
+    def running_id(self) -> str | None:
+        """vLLM's internal id while there is something to abort."""
+        return None if self._collector is None or self._finished else self._collector.request_id
+
+    async def admit(self) -> RequestOutputCollector:
+        """Hand the request to vLLM, once.
+
+        Raises:
+            Exception: vLLM's reason to refuse it.
+        """
+        if self._collector is None:
+            starting = asyncio.ensure_future(self._start())
+            try:
+                self._collector = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                self._collector = await starting  # vLLM may have it already: close() has to find it
+                raise
+            self._tell_admitted()
+        return self._collector
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if self._finished:
+            raise StopAsyncIteration
+        collector = await self.admit()
+        output = collector.get_nowait() or await collector.get()
+        self._finished = output.finished
+        return output
+
+    async def aclose(self) -> None:
+        """Nothing to do: the Batch aborts what has not finished."""
+
+    async def feed(self, deliver: Callable[[RequestOutput], None]) -> None:
+        """Have vLLM's output loop call `deliver` with every output; return after the last one.
+
+        Raises:
+            Exception: what vLLM reports for the request, or what `deliver` raised.
+        """
+        collector = await self.admit()
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def put(output: RequestOutput | Exception) -> None:
+            if finished.done():
+                return
+            try:
+                if isinstance(output, Exception):
+                    raise output
+                deliver(output)
+            except Exception as error:  # noqa: BLE001 -- must not reach the output loop, which serves all requests
+                finished.set_exception(error)
+            else:
+                if output.finished:
+                    finished.set_result(None)
+
+        early = collector.get_nowait()
+        if early is not None:
+            put(early)
+        collector.put = put
+        await finished
+        self._finished = True
+
+
+class Batch:
+    """The generations of one request of ours; tells once when vLLM has taken all of them.
+
+    Within `with batch:` whatever calls `Frontend.generate` adds to it.
+    """
+
+    def __init__(self, frontend: Frontend, accepted: Callable[[], None]) -> None:
+        self.generations: list[Generation] = []
+        self._frontend = frontend
+        self._tell_accepted: Callable[[], None] | None = accepted
+
+    def __enter__(self) -> Batch:
+        self._token = _current_batch.set(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        _current_batch.reset(self._token)
+
+    def add(self, start: Callable[[], Awaitable[RequestOutputCollector]]) -> Generation:
+        generation = Generation(start, self._on_admitted)
+        self.generations.append(generation)
+        return generation
+
+    async def admit(self) -> None:
+        """Hand every generation to vLLM.
+
+        Raises:
+            Exception: vLLM's reason to refuse one of them.
+        """
+        for generation in self.generations:
+            await generation.admit()
+
+    def _on_admitted(self) -> None:
+        if self._tell_accepted is not None and all(generation.admitted for generation in self.generations):
+            self._tell_accepted()
+            self._tell_accepted = None
+
+    async def close(self) -> None:
+        """Abort what still runs."""
+        running = [generation.running_id for generation in self.generations if generation.running_id is not None]
+        if running and not self._frontend.errored:
+            await self._frontend.abort(running, internal=True)
+
+
+class Frontend(AsyncLLM):  # type: ignore[misc]
+    """The engine client that vLLM's serving classes work with."""
+
+    def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, **options: Any
+    ) -> AsyncIterator[RequestOutput]:
+        """As AsyncLLM.generate; lazy and owned by the current Batch where there is one."""
+        batch = _current_batch.get()
+        if batch is None:
+            outputs: AsyncIterator[RequestOutput] = super().generate(prompt, sampling_params, request_id, **options)
+            return outputs
+        return batch.add(lambda: self.add_request(request_id, prompt, sampling_params, **options))
+
+
+class StepMeter(StatLoggerBase):  # type: ignore[misc]
+    """Counts engine steps and remembers how many sequences the scheduler runs, through vLLM's statistics hook."""
+
+    def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
+        self.steps = 0
+        self.running = 0
+
+    def record(
+        self,
+        scheduler_stats: Any,
+        iteration_stats: Any,
+        mm_cache_stats: Any = None,
+        engine_idx: int = 0,
+    ) -> None:
+        """Called by vLLM after every step."""
+        self.steps += 1
+        if scheduler_stats is not None:
+            self.running = scheduler_stats.num_running_reqs
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""

@@ -1,0 +1,105 @@
+"""How vLLM is started: quickly and modestly on a CPU, untouched on an accelerator.
+
+Measured on two cores: vLLM's defaults take three processes and 21 s to an engine on the CPU; one EngineCore forked from
+the replica, which has imported everything already, takes 3 s.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.engines.llm import plugin
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from vllm.config import VllmConfig
+
+_LEAST_CACHE_BYTES = 512 << 20
+_PARALLELISM = ("distributed_executor_backend", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+_COMPILATION = ("enforce_eager", "compilation_config", "optimization_level")
+
+
+def is_cpu_build() -> bool:
+    """Whether the installed torch has no accelerator. Imports nothing: its answer decides what torch shall find."""
+    return importlib.metadata.version("torch").endswith("+cpu")
+
+
+class StartPlan:
+    """What vLLM gets beside the user's arguments. Make it, and call `prepare`, before vLLM is imported."""
+
+    def __init__(self, engine_args: dict[str, Any]) -> None:
+        self._cpu = is_cpu_build()
+        self._one_process = self._cpu and not any(name in engine_args for name in _PARALLELISM)
+        self._eager = self._cpu and not any(name in engine_args for name in _COMPILATION)
+        self._sizes_cache = self._cpu and not {"kv_cache_memory_bytes", "gpu_memory_utilization"} & engine_args.keys()
+
+    def prepare(self) -> None:
+        """Set the environment that vLLM and torch read when they are imported. A variable that is set stays."""
+        plugin.protect_children()
+        for name, value in self._environment().items():
+            os.environ.setdefault(name, value)
+
+    def _environment(self) -> dict[str, str]:
+        environment = {"VLLM_MEDIA_CONNECTOR": "omni-app", "VLLM_NO_USAGE_STATS": "1"}
+        if not self._cpu:
+            # As `vllm serve` does: a fork would inherit whatever the replica did to the device.
+            return environment | {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+        environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) - 1))
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # stages share the cores; pinning stacks them on the first
+        if self._one_process:
+            environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # lets the EngineCore do the work itself on a CPU
+        if self._eager:
+            environment["TORCH_COMPILE_DISABLE"] = "1"  # a first request with logprobs would compile for up to 17 s
+        return environment
+
+    def defaults(self) -> dict[str, Any]:
+        """Engine arguments for what the user left open."""
+        chosen: dict[str, Any] = {}
+        if self._one_process:
+            chosen["distributed_executor_backend"] = "uni"
+        if self._eager:
+            chosen["enforce_eager"] = True
+        return chosen
+
+    def configure(self, args: Namespace) -> VllmConfig:
+        """vLLM's configuration, ready for AsyncLLM; checks the model's files.
+
+        Raises:
+            Exception: whatever vLLM finds wrong with arguments or model.
+        """
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.usage.usage_lib import UsageContext
+
+        if self._cpu:
+            _import_model(Path(args.model))
+        config = AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        if self._sizes_cache and config.cache_config.kv_cache_memory_bytes is None:
+            config.cache_config.kv_cache_memory_bytes = _modest_cache(config)
+        if self._one_process:
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # create_engine_config has just set it to spawn
+        return config
+
+
+def _import_model(model: Path) -> None:
+    """Import the model's class here: vLLM would import it in a process of its own (8 s, once for each architecture) to
+    protect this one from initialising a GPU."""
+    from vllm import ModelRegistry
+
+    config_file = model / "config.json"
+    names = json.loads(config_file.read_bytes()).get("architectures") or [] if config_file.exists() else []
+    for name in names:
+        if (lazy := ModelRegistry.models.get(name)) is not None:
+            ModelRegistry.register_model(name, lazy.load_model_cls())
+
+
+def _modest_cache(config: VllmConfig) -> int:
+    """Bytes of KV cache: room for two prompts of full length, at least 512 MiB (vLLM would take 92 % of the memory)."""
+    model, parallel = config.model_config, config.parallel_config
+    heads, layers = model.get_num_kv_heads(parallel), model.get_num_layers(parallel)
+    per_token = 2 * heads * model.get_head_size() * layers * model.dtype.itemsize
+    return max(_LEAST_CACHE_BYTES, int(2 * per_token * model.max_model_len))
