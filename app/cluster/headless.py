@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from app.cluster.local import LocalReplica, describe_exit
 from app.cluster.rundir import StartupError
-from app.cluster.supervisor import BACKOFF_S
-from app.cluster.transport import is_loopback, local_address_towards, tcp_address
+from app.cluster.supervisor import BACKOFF_S, STEADY_S
+from app.cluster.transport import is_loopback, listen_address, local_address_towards, tcp_address
 from app.engines.spec import EXIT_REFUSED, ReplicaSpec
 from app.settings.schema import Settings, StageConfig
 
@@ -41,6 +42,10 @@ def _spec(settings: Settings, stage: StageConfig) -> ReplicaSpec:
         host = master.replica_address or local_address_towards(master.address, master.port)
     except OSError as error:
         raise StartupError(f"cannot find a route to the master {master.address}:{master.port}: {error}") from error
+    try:
+        bind = listen_address(host, "*")
+    except OSError as error:
+        raise StartupError(f"--omni-replica-address {host} is not an address of this machine: {error}") from error
     if not master.token and not is_loopback(host):
         raise StartupError(
             f"this replica would listen on {host}, which other machines reach: set --omni-token (or OMNI_TOKEN) "
@@ -50,7 +55,7 @@ def _spec(settings: Settings, stage: StageConfig) -> ReplicaSpec:
         stage=stage,
         replica_id=-1,
         registry=tcp_address(master.address, master.port),
-        bind=tcp_address(host, "*"),
+        bind=bind,
         token=master.token,
         served_model_names=settings.served_model_names,
         shutdown_timeout=master.shutdown_timeout,
@@ -82,18 +87,23 @@ class _Headless:
 
     def _on_signal(self) -> None:
         if self._stopping.is_set():
-            os.killpg(self._replica.pid, signal.SIGKILL)
+            self._replica.kill()
         self._stopping.set()
 
     async def _keep_alive(self) -> int:
-        """Start it again when it dies, with growing pauses; give up when it was refused or the pauses are used up."""
-        for pause in (*BACKOFF_S, None):
+        """Start it again when it dies, with growing pauses; give up when it was refused or keeps dying young."""
+        pauses = iter(BACKOFF_S)
+        while True:
+            began = time.monotonic()
             await self._replica.spawn()
             code = await self._replica.wait()
             if code == EXIT_REFUSED:
                 return EXIT_REFUSED
-            if pause is not None:
-                how = describe_exit(code)
-                logger.warning("%s ended (%s); starting it again in %g s", self._replica.name, how, pause)
-                await asyncio.sleep(pause)
-        return 1
+            if time.monotonic() - began > STEADY_S:
+                pauses = iter(BACKOFF_S)
+            pause = next(pauses, None)
+            if pause is None:
+                logger.error("%s ended (%s); it is not started again", self._replica.name, describe_exit(code))
+                return 1
+            logger.warning("%s ended (%s); starting it again in %g s", self._replica.name, describe_exit(code), pause)
+            await asyncio.sleep(pause)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from app.cluster.pidfd import PidWatch
 from app.cluster.process import python_command
 from app.engines.spec import ReplicaSpec
 
@@ -29,6 +30,7 @@ class LocalReplica:
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._process: asyncio.subprocess.Process | None = None
         self._pump: asyncio.Task[None] | None = None
+        self._watch: PidWatch | None = None
 
     async def spawn(self) -> None:
         """Start the process; it registers with the master by itself."""
@@ -44,6 +46,8 @@ class LocalReplica:
             start_new_session=True,
             env=self._environment(),
         )
+        # asyncio reports an exit once the pipes are closed, and the replica's own children may hold them open.
+        self._watch = PidWatch(self._process.pid, self.kill)
         self._pump = asyncio.create_task(self._pump_output(self._process), name=f"output of {self.name}")
 
     def _environment(self) -> dict[str, str]:
@@ -66,10 +70,8 @@ class LocalReplica:
         """Wait for the end; the exit code (negative: the signal). The rest of its group is killed."""
         assert self._process is not None
         code = await self._process.wait()
-        self.kill()
         if self._pump is not None:
-            with suppress(TimeoutError):  # a grandchild may hold the pipe open
-                await asyncio.wait_for(self._pump, timeout=1)
+            await asyncio.wait([self._pump], timeout=1)
         return code
 
     def tail(self) -> str:
@@ -89,22 +91,27 @@ class LocalReplica:
         self.kill()
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), timeout=_KILL_AFTER_S)
+        if self._watch is not None:
+            self._watch.close()
         if process.stdin is not None:
             process.stdin.close()
         self._spec_file.unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """SIGKILL to its whole group."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        """SIGKILL to its whole group; nothing happens before it has been spawned."""
+        if self._process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
 
 async def _read_line(stream: asyncio.StreamReader) -> str:
     """One line without its end; a line longer than the stream's buffer comes in pieces. Empty at the end."""
     try:
-        line = await stream.readline()
-    except ValueError:  # longer than the buffer; asyncio has dropped it
-        return "(a very long line was left out)"
+        line = await stream.readuntil()
+    except asyncio.LimitOverrunError as error:
+        line = await stream.read(error.consumed)
+    except asyncio.IncompleteReadError as error:
+        line = error.partial
     if not line:
         return ""
     return line.decode(errors="replace").rstrip() or " "

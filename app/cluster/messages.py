@@ -266,7 +266,8 @@ class Extra(Event):
 
 
 QUEUE_FULL = "queue_full"
-"""The `code` of a Failed that another replica may still accept."""
+REPLICA_LEAVES = "replica_unavailable"
+"""Each the `code` of a Failed that another replica may still accept."""
 
 
 class Done(Event):

@@ -14,10 +14,11 @@ class PidWatch:
         self._loop = asyncio.get_running_loop()
         self._on_death = on_death
         self._fd: int | None = None
+        self._dead_already: asyncio.Handle | None = None
         try:
             self._fd = os.pidfd_open(pid)
         except ProcessLookupError:
-            self._loop.call_soon(on_death)
+            self._dead_already = self._loop.call_soon(on_death)
         else:
             self._loop.add_reader(self._fd, self._died)
 
@@ -26,6 +27,8 @@ class PidWatch:
         self._on_death()
 
     def close(self) -> None:
+        if self._dead_already is not None:
+            self._dead_already.cancel()
         if self._fd is not None:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

@@ -17,7 +17,7 @@ from app import __version__
 from app.cluster import messages as m
 from app.cluster.pidfd import PidWatch
 from app.cluster.rundir import StartupError
-from app.cluster.transport import Authenticator, Channel, Frames, is_loopback, new_context, router, tcp_address
+from app.cluster.transport import Authenticator, Channel, Frames, is_loopback, listen_address, new_context, router
 from app.settings.schema import Settings, stage_digest
 
 logger = logging.getLogger("app.cluster")
@@ -34,6 +34,7 @@ class Member:
         self.identity = identity
         self.seen = self.moved = time.monotonic()
         self.detail = ""
+        self.ready = False
         self.info = m.ReplicaInfo(
             stage_id=register.stage_id,
             replica_id=replica_id,
@@ -45,13 +46,14 @@ class Member:
             capabilities=m.Capabilities(),
         )
 
-
     def report(self, heartbeat: m.Heartbeat) -> None:
         """Take over what a heartbeat says; `moved` is when the engine last had nothing to do or made a step."""
         info = self.info
         if heartbeat.load.running == 0 or heartbeat.load.steps != info.load.steps:
             self.moved = time.monotonic()
-        info.state, info.load, self.detail = heartbeat.state, heartbeat.load, heartbeat.detail
+        if self.ready or heartbeat.state != "up":  # what registers anew is up before its Ready says what it can do
+            info.state = heartbeat.state
+        info.load, self.detail = heartbeat.load, heartbeat.detail
 
 
 class Registry:
@@ -99,11 +101,11 @@ class Registry:
                 f"--omni-master-address {master.address} is reachable from other machines: set --omni-token "
                 "(or OMNI_TOKEN), the same on every host, so that only your replicas can join"
             )
-        address = tcp_address(master.address, master.port)
+        where = f"{master.address} port {master.port}"
         try:
-            socket.bind(address)
-        except zmq.ZMQError as error:
-            raise StartupError(f"cannot listen for headless replicas on {address}: {error.strerror}") from error
+            socket.bind(listen_address(master.address, master.port))
+        except (OSError, zmq.ZMQError) as error:
+            raise StartupError(f"cannot listen for headless replicas on {where}: {error.strerror}") from error
 
     async def stop(self) -> None:
         if self._housekeeping is not None:
@@ -169,8 +171,8 @@ class Registry:
         """The id this process had before (it re-registers after a master restart), else the lowest free one."""
         taken = {replica for stage, replica in self._members if stage == register.stage_id}
         for (stage, replica), member in self._members.items():
-            info = member.info
-            if stage == register.stage_id and (info.host, info.pid) == (register.host, register.pid):
+            # Not by host and pid: two containers on one host can have the same.
+            if stage == register.stage_id and member.info.address == register.address:
                 return replica
         local = self._stages[register.stage_id].num_replicas
         return next(i for i in range(local, local + len(taken) + 1) if i not in taken)
@@ -204,7 +206,7 @@ class Registry:
                 if info.state != before:
                     self._push()
             case m.Ready():
-                info.state, info.capabilities = "up", message.capabilities
+                info.state, info.capabilities, member.ready = "up", message.capabilities, True
                 self._up.setdefault(key, asyncio.Event()).set()
                 self._push()
             case m.Bye():
@@ -261,12 +263,17 @@ class Registry:
     def lost(self, key: Key, reason: str) -> None:
         """A replica is gone (its process ended, it said Bye, its heartbeats stopped): forget it, tell the workers."""
         member = self._members.pop(key, None)
-        self._up.pop(key, None)
+        if key in self._up:
+            self._up[key].clear()  # who waits for it now waits for its return
         if reason:
             self._failures[key] = reason
         if member is not None:
             logger.info("replica %d of stage %d left: %s", key[1], key[0], reason or "stopped")
             self._push()
+
+    def expect(self, key: Key) -> None:
+        """A new process is about to register under this key: what the last one said no longer counts."""
+        self._failures.pop(key, None)
 
     def failure(self, key: Key) -> str:
         """What the replica said last about why it leaves, or an empty string."""

@@ -69,5 +69,3 @@ class Subscriber:
     def _master_died(self) -> None:
         self._watch = None
         self._on_lost()
-
-

@@ -20,7 +20,7 @@ logger = logging.getLogger("app.cluster")
 
 Progress = Callable[[str], None]
 BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-_STEADY_S = 60.0
+STEADY_S = 60.0
 """A replica that has lived so long starts its back-off from the beginning."""
 
 
@@ -84,6 +84,7 @@ class Supervisor:
         """Spawn and wait until it is up, it ends, or the time is over."""
         stage, key = replica.spec.stage, _key(replica)
         limit = self._settings.master.stage_init_timeout
+        self._registry.expect(key)
         await replica.spawn()
         up = asyncio.create_task(self._registry.wait_up(key))
         ended = asyncio.create_task(replica.wait())
@@ -113,7 +114,7 @@ class Supervisor:
             began = time.monotonic()
             code = await replica.wait()
             self._registry.lost(_key(replica), describe_exit(code))
-            deaths = 0 if time.monotonic() - began > _STEADY_S else deaths + 1
+            deaths = 0 if time.monotonic() - began > STEADY_S else deaths + 1
             while True:
                 pause = BACKOFF_S[min(deaths, len(BACKOFF_S)) - 1] if deaths else BACKOFF_S[0]
                 logger.warning("%s ended (%s); starting it again in %g s", replica.name, describe_exit(code), pause)

@@ -47,7 +47,12 @@ class Channel:
         self._loop.call_soon(self._readable)
 
     def send(self, frames: Sequence[Payload]) -> None:
-        """Queue a message; never blocks (there is no high-water mark, credits bound what is in flight)."""
+        """Queue a message; never blocks (there is no high-water mark, credits bound what is in flight).
+
+        On a closed channel it does nothing: its owner tells those who wait that the peer is lost.
+        """
+        if self._closed:
+            return
         with suppress(zmq.Again):  # a DEALER whose peer has never been there yet
             self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
         self._reread()
@@ -151,6 +156,16 @@ class AuthWatch:
 def is_loopback(host: str) -> bool:
     """True when `host` names only this machine."""
     return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def listen_address(host: str, port: int | str) -> str:
+    """The endpoint to bind for `host`, which may be a name: ZeroMQ binds only addresses.
+
+    Raises:
+        OSError: the name does not resolve.
+    """
+    *_, target = stdlib_socket.getaddrinfo(host, None, type=stdlib_socket.SOCK_STREAM)[0]
+    return tcp_address(str(target[0]), port)
 
 
 def tcp_address(host: str, port: int | str) -> str:

@@ -122,6 +122,13 @@ class Client:
             self.abort(request_id)
         self._outbox.clear()
 
+    def expire(self) -> None:
+        """Cancel everything of a client that has fallen silent; if it was only stopped, it learns of it later."""
+        for request_id in list(self.requests):
+            self.abort(request_id)
+            message = f"the API worker of this request was silent for {m.CLIENT_LEASE_S:g} s"
+            self.enqueue(request_id, m.Failed(503, message, "service_unavailable_error", code="replica_lost"))
+
     def credit(self, request_id: str, amount: int) -> None:
         request = self.requests.get(request_id)
         if request is None:

@@ -234,8 +234,10 @@ class Replica:
 
     def _expire_clients(self) -> None:
         limit = time.monotonic() - m.CLIENT_LEASE_S
-        for identity in [x for x, client in self._clients.items() if client.seen < limit]:
-            self._drop_client(identity)
+        for identity, client in list(self._clients.items()):
+            if client.seen < limit:
+                client.expire()
+                del self._clients[identity]
 
     # ------------------------------------------------------------------------------------------------ data channel
 
@@ -262,7 +264,7 @@ class Replica:
     def _refusal(self) -> m.Failed | None:
         if self._state == "up":
             return self._queue_full()
-        return m.Failed(503, f"this replica is {self._state}", "service_unavailable_error", code="replica_unavailable")
+        return m.Failed(503, f"this replica is {self._state}", "service_unavailable_error", code=m.REPLICA_LEAVES)
 
     def _queue_full(self) -> m.Failed | None:
         slots = self._capabilities.slots if self._capabilities is not None else 0

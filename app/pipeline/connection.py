@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import zmq
 
 from app.cluster import messages as m
@@ -68,6 +69,11 @@ class Connection:
         return len(self._streams)
 
     @property
+    def replica(self) -> tuple[str, int]:
+        """Names the process; its pid alone does not, other hosts have the same ones."""
+        return self.info.address, self.info.pid
+
+    @property
     def local(self) -> bool:
         """It was started by the master of this host."""
         return self.info.address.startswith("ipc:")
@@ -76,6 +82,10 @@ class Connection:
     def accepts(self) -> bool:
         """New requests may go there."""
         return self.info.state == "up"
+
+    def leaves(self) -> None:
+        """The replica refused a request because it drains: send no more, the master will confirm it in a moment."""
+        self.info = msgspec.structs.replace(self.info, state="draining")
 
     def submit(self, submit: m.Submit, body: bytes) -> Stream:
         stream = Stream(submit.request_id, self)

@@ -166,6 +166,13 @@ class _QueueFullError(Exception):
     """This replica takes no more; another one may."""
 
 
+class _LeavingError(Exception):
+    """This replica drains; it never started on the request."""
+
+
+_PASSED_ON: dict[str, type[Exception]] = {m.QUEUE_FULL: _QueueFullError, m.REPLICA_LEAVES: _LeavingError}
+
+
 class RequestStream:
     """The answer to one request: an async iterator of batches of events, which ends after Done.
 
@@ -179,7 +186,7 @@ class RequestStream:
         self._submit = submit
         self._body = body
         self._stream: Stream | None = None
-        self._tried: set[int] = set()
+        self._tried: set[tuple[str, int]] = set()
         self._waiting: list[m.AnyEvent] = []
         self._streamed = False
         self._finished = False
@@ -207,7 +214,7 @@ class RequestStream:
             connection = self._pool.pick(self._tried) if len(self._tried) < _ATTEMPTS else None
             if connection is None:
                 raise self._nobody()
-            self._tried.add(connection.info.pid)
+            self._tried.add(connection.replica)
             self._stream = connection.submit(self._submit, self._body)
             try:
                 await self._accepted(self._stream)
@@ -215,6 +222,10 @@ class RequestStream:
                 return
             except ReplicaLostError:
                 continue
+            except _LeavingError:
+                connection.release(self._stream)
+                connection.leaves()
+                self._tried.discard(connection.replica)
             except _QueueFullError:
                 connection.release(self._stream)
                 self._full = True
@@ -239,7 +250,7 @@ class RequestStream:
     async def _accepted(self, stream: Stream) -> None:
         first, *rest = await stream.next_batch()
         if isinstance(first, m.Failed):
-            raise _QueueFullError if first.code == m.QUEUE_FULL else api_error(first)
+            raise _PASSED_ON.get(first.code or "") or api_error(first)
         assert isinstance(first, m.Accepted), first
         self._waiting = rest
 

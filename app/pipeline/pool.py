@@ -75,9 +75,9 @@ class StagePool:
     def _drop(self, key: tuple[int, str]) -> None:
         self._connections.pop(key).close()
 
-    def pick(self, tried: set[int]) -> Connection | None:
-        """A replica for a new request, not one of the pids in `tried`; None when there is none."""
-        candidates = [x for x in self._connections.values() if x.accepts and x.info.pid not in tried]
+    def pick(self, tried: set[tuple[str, int]]) -> Connection | None:
+        """A replica for a new request, none of `tried` (Connection.replica); None when there is none."""
+        candidates = [x for x in self._connections.values() if x.accepts and x.replica not in tried]
         return self._choose(candidates) if candidates else None
 
     def ping(self) -> None:

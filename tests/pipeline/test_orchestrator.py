@@ -6,63 +6,16 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.cluster import messages as m
-from app.cluster.registry import Registry
 from app.cluster.rundir import StartupError
-from app.cluster.supervisor import Supervisor
-from app.pipeline.orchestrator import Orchestrator, RequestStream
+from app.pipeline.orchestrator import Orchestrator
 from app.protocol.errors import ApiError
-from app.settings.schema import MasterConfig, Settings, StageConfig
-
-
-def settings(replicas: int = 1, **engine_args: Any) -> Settings:
-    stage = StageConfig(
-        stage_id=0,
-        name="stub",
-        kind="stub",
-        model="stub",
-        engine_args=engine_args,
-        num_replicas=replicas,
-        devices="cpu",
-    )
-    master = MasterConfig(stage_init_timeout=20, heartbeat_s=0.2, shutdown_timeout=2)
-    return Settings(model="stub", served_model_names=["stub"], pipeline="stub", stages=[stage], master=master)
-
-
-@asynccontextmanager
-async def cluster(path: Path, config: Settings) -> AsyncIterator[tuple[Orchestrator, Supervisor]]:
-    registry = Registry(config, f"ipc://{path}/registry.sock")
-    await registry.start()
-    supervisor = Supervisor(config, registry, path)
-    orchestrator = Orchestrator(config, f"ipc://{path}/registry.sock")
-    try:
-        await supervisor.start(lambda line: None)
-        await orchestrator.start()
-        assert await orchestrator.wait_ready(5)
-        yield orchestrator, supervisor
-    finally:
-        await orchestrator.stop()
-        await supervisor.stop(grace_s=3)
-        await registry.stop()
-
-
-async def read(stream: RequestStream) -> list[m.AnyEvent]:
-    return [event async for batch in stream for event in batch]
-
-
-def text_of(events: list[m.AnyEvent]) -> str:
-    return "".join(event.text for event in events if isinstance(event, m.Delta))
-
-
-def body(text: str = "", **script: Any) -> bytes:
-    return json.dumps({"messages": [{"role": "user", "content": text}], "stub": script}).encode()
+from tests.clusters import body, cluster, read, settings, text_of
 
 
 async def test_an_answer_comes_back_in_order(tmp_path: Path) -> None:
