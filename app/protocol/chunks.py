@@ -59,7 +59,7 @@ class ChunkWriter:
         return self._head + b'"choices":[],"usage":' + self._tally.encode() + b"}\n\n"
 
     def _delta(self, event: Delta) -> bytes:
-        self._tally.completion_tokens += event.tokens
+        self._tally.add(event.tokens)
         if not event.text:
             return b""
         prefix = self._prefixes.get(event.index) or self._prefix(event.index)

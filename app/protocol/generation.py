@@ -61,30 +61,30 @@ class _Head(msgspec.Struct):
 
 
 class Tally:
-    """Counts the tokens of one request: the engine's last Usage, and what came after it."""
+    """Counts the tokens of one request: what the engine says, or the tokens of its deltas until it says something."""
 
     def __init__(self) -> None:
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-        self._details = b""
+        self._usage = Usage(0, 0)
+        self._reported = False
 
     def count(self, event: AnyEvent) -> None:
         """Take a Delta or a Usage into account; other events count nothing."""
         if isinstance(event, Delta):
-            self.completion_tokens += event.tokens
+            self.add(event.tokens)
         elif isinstance(event, Usage):
-            self.prompt_tokens = event.prompt_tokens
-            self.completion_tokens = event.completion_tokens
-            self._details = event.details
+            self._usage, self._reported = event, True
+
+    def add(self, tokens: int) -> None:
+        """The tokens of a Delta. An engine that reports Usage reports it before the deltas that it covers."""
+        if not self._reported:
+            self._usage.completion_tokens += tokens
 
     def encode(self) -> bytes:
         """OpenAI's usage object."""
-        counts = b'"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d' % (
-            self.prompt_tokens,
-            self.completion_tokens,
-            self.prompt_tokens + self.completion_tokens,
-        )
-        return b"{" + joined(counts, members(self._details)) + b"}"
+        prompt, completion = self._usage.prompt_tokens, self._usage.completion_tokens
+        counts = b'"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d'
+        details = members(self._usage.details)
+        return b"{" + joined(counts % (prompt, completion, prompt + completion), details) + b"}"
 
 
 def members(json_object: bytes) -> bytes:

@@ -51,15 +51,21 @@ async def generate(request: Request[Any, Any, Any], api: Api) -> Response[Any]:
         raise ApiError(503, "The server is shutting down.", code="shutting_down", headers={"Connection": "close"})
     body = await json_body(request)
     asked = _decoder.decode(body)
-    trace = trace_of(request.scope)
     model = served_name(settings(request.app), asked.model)
-    identity = Identity(api.id_prefix + trace.request_id, int(time.time()), model)
+    identity = Identity(api.id_prefix + trace_of(request.scope).request_id, int(time.time()), model)
+    return await _answer(request, api, asked, body, identity)
+
+
+async def _answer(
+    request: Request[Any, Any, Any], api: Api, asked: GenerationRequest, body: bytes, identity: Identity
+) -> Response[Any]:
+    server = settings(request.app).server
     async with AsyncExitStack() as cleanup:
         client = Interrupt(disconnected(request.receive))
         cleanup.push_async_callback(client.close)
         with client.raising(ClientGoneError()):
             stream = await orchestrator(request.app).submit(
-                api.task, _unique(trace.request_id), body, model=asked.model or ""
+                api.task, _unique(request), body, model=asked.model or "", limit_s=server.request_timeout_s
             )
             cleanup.push_async_callback(stream.aclose)
             if not asked.stream:
@@ -69,7 +75,7 @@ async def generate(request: Request[Any, Any, Any], api: Api) -> Response[Any]:
             client,
             cleanup.pop_all().aclose,
             draining=draining(request.app),
-            keep_alive_s=settings(request.app).server.sse_keep_alive_s,
+            keep_alive_s=server.sse_keep_alive_s,
         )
 
 
@@ -88,6 +94,6 @@ async def _frames(stream: RequestStream, writer: ChunkWriter, choices: int) -> A
     yield writer.close() + DONE
 
 
-def _unique(request_id: str) -> str:
+def _unique(request: Request[Any, Any, Any]) -> str:
     """Clients choose X-Request-Id and may use one twice at a time; replicas must never see that."""
-    return f"{request_id}-{os.urandom(4).hex()}"
+    return f"{trace_of(request.scope).request_id}-{os.urandom(4).hex()}"

@@ -33,7 +33,8 @@ class EventStream(Response[None]):
     """Sends `frames`, each one or several whole events; the last one is [DONE].
 
     `client` interrupts when the client leaves; `aclose` stops the work and is always called, once. While `frames` is
-    silent a comment goes out every `keep_alive_s` seconds. When `draining` is set, the stream ends with an error event.
+    silent a comment goes out every `keep_alive_s` seconds (0: never). When `draining` is set, the stream ends with an
+    error event.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class _Pacer:
     async def keep_alive(self) -> None:
         """Send comments until cancelled, or until a send fails: the next frame meets the same failure."""
         with suppress(ClientGoneError):
-            while True:
+            while self._period:
                 idle = self._clock() - self._last
                 if idle < self._period:
                     await asyncio.sleep(self._period - idle)

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import msgspec
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.routes.state import settings
 from app.telemetry.logging import AccessRecord, log_access
 
 Outcome = Literal["done", "refused", "failed", "client gone", "draining"]
@@ -38,14 +39,15 @@ def trace_of(scope: Scope) -> Trace:
 
 
 async def traced(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run `app` for one HTTP request: X-Request-Id on whatever it answers (404 included), one log line at the end."""
+    """Run a Litestar application for one HTTP request: X-Request-Id on every answer (404 too), one log line."""
     trace = trace_of(scope)
     header = (b"x-request-id", trace.request_id.encode())
 
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
             trace.status = message["status"]
-            message["headers"] = [*message["headers"], header]
+            if settings(scope["litestar_app"]).server.request_id_headers:
+                message["headers"] = [*message["headers"], header]
         await send(message)
 
     try:

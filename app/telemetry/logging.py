@@ -6,6 +6,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 
@@ -78,7 +79,7 @@ def log_access(record: AccessRecord) -> None:
             '%s "%s %s" %d %s %.3f s id=%s',
             record.client,
             record.method,
-            record.path,
+            quote(record.path),
             record.status,
             record.outcome,
             record.seconds,

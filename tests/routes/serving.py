@@ -59,8 +59,12 @@ class ScriptedOrchestrator:
         self.submitted: list[tuple[str, str, bytes, str]] = []
         self.streams: list[ScriptedStream] = []
         self.replicas = replicas
+        self.limit_s = 0.0
 
-    async def submit(self, kind: str, request_id: str, body: bytes, *, model: str = "") -> ScriptedStream:
+    async def submit(
+        self, kind: str, request_id: str, body: bytes, *, model: str = "", limit_s: float = 0.0
+    ) -> ScriptedStream:
+        self.limit_s = limit_s
         self.submitted.append((kind, request_id, body, model))
         if self.before is not None:
             await self.before()

@@ -103,7 +103,8 @@ async def test_without_include_usage_no_chunk_mentions_usage(client: httpx.Async
 
 
 async def test_continuous_usage_counts_up() -> None:
-    script = [[Usage(5, 0), Delta(0, "a", tokens=2)], [Delta(0, "b")], [Finish(0, "length"), Usage(5, 4), Done()]]
+    first = [Usage(5, 2), Delta(0, "a", tokens=2)]
+    script = [first, [Usage(5, 3), Delta(0, "b")], [Finish(0, "length"), Usage(5, 4), Done()]]
     served = Served(ScriptedOrchestrator(script))
     options = {"include_usage": True, "continuous_usage_stats": True}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(served.app), base_url="http://test") as client:
@@ -181,3 +182,10 @@ async def test_nothing_begins_while_the_server_drains(client: httpx.AsyncClient,
     answer = await client.post(URL, json=ASK)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
     assert served.orchestrator.submitted == []
+
+
+async def test_the_time_limit_goes_with_the_request() -> None:
+    served = Served(request_timeout_s=7.0)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(served.app), base_url="http://test") as client:
+        await client.post(URL, json=ASK)
+    assert served.orchestrator.limit_s == 7.0

@@ -117,6 +117,14 @@ async def test_comments_keep_a_silent_stream_alive() -> None:
     assert events(rest)[-1] == "[DONE]"
 
 
+async def test_comments_can_be_turned_off() -> None:
+    served, go_on = silent_after_one(sse_keep_alive_s=0)
+    async with exchange(served, URL, STREAM) as running:
+        await asyncio.sleep(0.05)
+        go_on.set()
+        assert b": keep-alive" not in await running.rest()
+
+
 async def test_shutdown_ends_a_stream_with_an_error_and_done() -> None:
     served, _ = silent_after_one()
     async with exchange(served, URL, STREAM) as running:

@@ -41,6 +41,13 @@ async def test_a_stream_carries_the_id(client: httpx.AsyncClient) -> None:
     assert answer.headers["x-request-id"] == "s"
 
 
+async def test_the_header_can_be_turned_off() -> None:
+    transport = httpx.ASGITransport(Served(request_id_headers=False).app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.get("/livez", headers={"X-Request-Id": "me"})
+    assert "x-request-id" not in answer.headers
+
+
 class AccessLog(logging.Handler):
     """Keeps the records of the access log."""
 
