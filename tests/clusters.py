@@ -1,4 +1,4 @@
-"""A real cluster in one test: registry, supervised stub replicas, orchestrator; and bare peers that speak to its parts."""
+"""A real cluster in one test: registry, supervised stub replicas, orchestrator; and bare peers for its sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from app.cluster.registry import Registry
 from app.cluster.supervisor import Supervisor
 from app.cluster.transport import Channel, Frames, dealer, new_context
 from app.engines.spec import ReplicaSpec
-from app.pipeline.orchestrator import Orchestrator, RequestStream
+from app.pipeline.orchestrator import Orchestrator
+from app.pipeline.request import RequestStream
 from app.settings.schema import MasterConfig, Settings, StageConfig, stage_digest
 
 T = TypeVar("T", bound=m.Message)

@@ -122,11 +122,15 @@ class ReplicaInfo(msgspec.Struct, array_like=True):
 
 
 class Membership(Message):
-    """master -> API workers: the whole truth about the replicas. `master_pid` is watched by the workers."""
+    """master -> API workers: the whole truth about the replicas. `master_pid` is watched by the workers.
+
+    restarts: (stage_id, replica_id, how often a new process took this place), also for replicas that are down now.
+    """
 
     version: int
     master_pid: int
     replicas: list[ReplicaInfo]
+    restarts: list[tuple[int, int, int]] = []
 
 
 class ClientGone(Message):

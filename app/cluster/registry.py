@@ -16,6 +16,7 @@ import zmq
 from app import __version__
 from app.cluster import messages as m
 from app.cluster.pidfd import PidWatch
+from app.cluster.restarts import Restarts
 from app.cluster.rundir import StartupError
 from app.cluster.transport import Authenticator, Channel, Frames, is_loopback, listen_address, new_context, router
 from app.settings.schema import Settings, stage_digest
@@ -66,6 +67,7 @@ class Registry:
         self._context = new_context()
         self._members: dict[Key, Member] = {}
         self._failures: dict[Key, str] = {}
+        self._restarts = Restarts()
         self._workers: dict[bytes, tuple[str, PidWatch]] = {}
         self._up: dict[Key, asyncio.Event] = {}
         self._version = 0
@@ -142,11 +144,11 @@ class Registry:
             logger.warning("refused a replica of stage %d on %s: %s", register.stage_id, register.host, reason)
             self._send(identity, m.Refused(reason))
             return
-        replica_id = register.replica_id
-        if replica_id < 0:
-            replica_id = self._free_replica_id(register)
-        self._members[register.stage_id, replica_id] = Member(identity, register, replica_id)
-        self._failures.pop((register.stage_id, replica_id), None)
+        replica_id = register.replica_id if register.replica_id >= 0 else self._free_replica_id(register)
+        key = register.stage_id, replica_id
+        self._members[key] = Member(identity, register, replica_id)
+        self._failures.pop(key, None)
+        self._restarts.register(key, register.address, register.pid)
         self._send(identity, m.Welcome(replica_id, self._settings.master.heartbeat_s))
         self._push()
 
@@ -234,7 +236,7 @@ class Registry:
             self._channel.send([identity, frame])
 
     def _membership(self) -> m.Membership:
-        return m.Membership(self._version, os.getpid(), [member.info for member in self._members.values()])
+        return m.Membership(self._version, os.getpid(), [x.info for x in self._members.values()], self._restarts.rows())
 
     async def _keep_house(self) -> None:
         while True:

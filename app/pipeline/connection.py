@@ -93,10 +93,12 @@ class Connection:
         self._channel.send([m.encode(submit), body])
         return stream
 
-    def release(self, stream: Stream) -> None:
-        """The stream is no longer read; what still runs for it is aborted."""
-        if self._streams.pop(stream.request_id, None) is not None and not stream.ended:
+    def release(self, stream: Stream) -> bool:
+        """The stream is no longer read; what still runs for it is aborted, which the result tells."""
+        runs = self._streams.pop(stream.request_id, None) is not None and not stream.ended
+        if runs:
             self._channel.send([m.encode(m.Abort(stream.request_id))])
+        return runs
 
     def credit(self, request_id: str, amount: int) -> None:
         self._channel.send([m.encode(m.Credit(request_id, amount))])

@@ -1,31 +1,28 @@
-"""Per request: choose a replica, send it there, hand its events out, send it once more if the replica dies unheard."""
+"""The API worker's side of the cluster: what the master tells of the replicas, and whom to ask for what."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable
 from contextlib import suppress
-from typing import TypeVar
 
 import msgspec
 
 from app.cluster import messages as m
 from app.cluster.subscriber import Subscriber
 from app.cluster.transport import new_context
-from app.pipeline.connection import ReplicaLostError, Stream, api_error
+from app.pipeline.connection import ReplicaLostError
 from app.pipeline.graph import Graph, unavailable
 from app.pipeline.pool import StagePool
+from app.pipeline.request import CREDIT_WINDOW, RequestStream
 from app.protocol.errors import ApiError
 from app.settings.schema import Settings
+from app.telemetry.metrics import Metrics
+from app.telemetry.requests import RequestMeter
 
-T = TypeVar("T")
 logger = logging.getLogger("app.pipeline")
 
-CREDIT_WINDOW = 1 << 20
-_CREDIT_STEP = CREDIT_WINDOW // 4
-_ATTEMPTS = 2
 _CALL_TIMEOUT_S = 60.0
 
 
@@ -41,7 +38,10 @@ class StageStatus(msgspec.Struct):
 class Orchestrator:
     """The API worker's side of the cluster: plain asyncio on the worker's loop, no thread, no polling."""
 
-    def __init__(self, settings: Settings, registry: str) -> None:
+    def __init__(self, settings: Settings, registry: str, metrics: Metrics | None = None) -> None:
+        self._metrics = metrics or Metrics()
+        self._model_names = settings.served_model_names
+        self.membership = m.Membership(0, 0, [])
         self._context = new_context()
         self._client_id = os.urandom(8).hex()
         token, policy = settings.master.token, settings.master.lb_policy
@@ -83,12 +83,14 @@ class Orchestrator:
     # ------------------------------------------------------------------------------------------------ membership
 
     def _on_membership(self, membership: m.Membership) -> None:
+        self.membership = membership
         for stage_id, pool in self._graph.pools.items():
             pool.update([replica for replica in membership.replicas if replica.stage_id == stage_id])
         self._changed.set()
 
     def _on_master_lost(self) -> None:
         logger.error("the master process is gone, and the replicas on this host with it")
+        self.membership = m.Membership(0, 0, [])
         for pool in self._graph.pools.values():
             pool.lose_local()
         self.master_lost.set()
@@ -139,9 +141,20 @@ class Orchestrator:
                 504 when the limit is over.
         """
         submit = m.Submit(request_id, kind, model, CREDIT_WINDOW)
-        request = RequestStream(self._graph.entry_for(kind), submit, body, limit_s)
+        pool = self._graph.entry_for(kind)
+        label = model if model in self._model_names else self._model_names[0]
+        request = RequestStream(pool, submit, body, limit_s, RequestMeter(self._metrics, label, pool.stage.stage_id))
         await request.start()
         return request
+
+    async def call_all(self, method: str, limit_s: float) -> list[tuple[m.ReplicaInfo, bytes | Exception]]:
+        """Ask every live replica at once: its answer, or TimeoutError after `limit_s`, or why there is none."""
+        connections = [connection for pool in self._graph.pools.values() for connection in pool.connections]
+        answers = await asyncio.gather(
+            *(asyncio.wait_for(connection.call(method, b"{}"), limit_s) for connection in connections),
+            return_exceptions=True,
+        )
+        return [(x.info, y) for x, y in zip(connections, answers, strict=True) if isinstance(y, bytes | Exception)]
 
     async def call(self, task: str, method: str, body: bytes) -> bytes:
         """Ask an engine that answers `task`; JSON in, JSON out.
@@ -160,146 +173,3 @@ class Orchestrator:
             raise ApiError(504, f"{method} took longer than {_CALL_TIMEOUT_S:g} s", code="timeout") from None
         except ReplicaLostError:
             raise unavailable([pool.stage.name]) from None
-
-
-class _QueueFullError(Exception):
-    """This replica takes no more; another one may."""
-
-
-class _LeavingError(Exception):
-    """This replica drains; it never started on the request."""
-
-
-_PASSED_ON: dict[str, type[Exception]] = {m.QUEUE_FULL: _QueueFullError, m.REPLICA_LEAVES: _LeavingError}
-
-
-class RequestStream:
-    """The answer to one request: an async iterator of batches of events, which ends after Done.
-
-    Iteration raises ApiError when the request fails. Always call `aclose`: it aborts what still runs.
-    """
-
-    def __init__(self, pool: StagePool, submit: m.Submit, body: bytes, limit_s: float) -> None:
-        self._pool = pool
-        self._limit_s = limit_s
-        self._deadline = asyncio.get_running_loop().time() + limit_s if limit_s > 0 else None
-        self._submit = submit
-        self._body = body
-        self._stream: Stream | None = None
-        self._tried: set[tuple[str, int]] = set()
-        self._waiting: list[m.AnyEvent] = []
-        self._streamed = False
-        self._finished = False
-        self._owed = 0
-        self._full = False
-
-    async def start(self) -> None:
-        """Send it and wait until an engine has accepted it; see Orchestrator.submit."""
-        await self._in_time(self._open())
-
-    async def _in_time(self, step: Awaitable[T]) -> T:
-        if self._deadline is None:
-            return await step
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                return await step
-        except TimeoutError:
-            await self.aclose()
-            message = f"the answer was not complete within its time limit of {self._limit_s:g} s"
-            raise ApiError(504, message, code="deadline_exceeded") from None
-
-    async def _open(self) -> None:
-        """Send it and wait for Accepted, on another replica if the first one dies."""
-        while True:
-            connection = self._pool.pick(self._tried) if len(self._tried) < _ATTEMPTS else None
-            if connection is None:
-                raise self._nobody()
-            self._tried.add(connection.replica)
-            self._stream = connection.submit(self._submit, self._body)
-            try:
-                await self._accepted(self._stream)
-                self._owed = 0
-                return
-            except ReplicaLostError:
-                continue
-            except _LeavingError:
-                connection.release(self._stream)
-                connection.leaves()
-                self._tried.discard(connection.replica)
-            except _QueueFullError:
-                connection.release(self._stream)
-                self._full = True
-            except BaseException:
-                await self.aclose()
-                raise
-
-    def _nobody(self) -> ApiError:
-        if self._full:
-            return ApiError(
-                429,
-                f"all replicas of stage {self._pool.stage.name} are busy; try again later",
-                code=m.QUEUE_FULL,
-                headers={"Retry-After": "1"},
-            )
-        if len(self._tried) < _ATTEMPTS:
-            return unavailable([self._pool.stage.name])
-        # Whatever it is that kills replicas must not be sent to a third one.
-        logger.error("request %s: two replicas died with it; it is not sent again", self._submit.request_id)
-        return ApiError(503, "two replicas were lost while they served this request", code="replica_lost")
-
-    async def _accepted(self, stream: Stream) -> None:
-        first, *rest = await stream.next_batch()
-        if isinstance(first, m.Failed):
-            raise _PASSED_ON.get(first.code or "") or api_error(first)
-        assert isinstance(first, m.Accepted), first
-        self._waiting = rest
-
-    def __aiter__(self) -> RequestStream:
-        return self
-
-    async def __anext__(self) -> list[m.AnyEvent]:
-        if self._finished:
-            raise StopAsyncIteration
-        self._return_credit()
-        events = await self._in_time(self._next())
-        self._owed += sum(map(m.cost, events))
-        last = events[-1]
-        if isinstance(last, m.Done | m.Failed):
-            self._finished = True
-            await self.aclose()
-            if isinstance(last, m.Done):
-                return events
-            if len(events) == 1:
-                raise api_error(last)
-            self._waiting, self._finished = [last], False
-            return events[:-1]
-        return events
-
-    async def _next(self) -> list[m.AnyEvent]:
-        while not self._waiting:
-            assert self._stream is not None
-            try:
-                self._waiting = await self._stream.next_batch()
-            except ReplicaLostError:
-                if self._streamed or len(self._tried) >= _ATTEMPTS:
-                    raise self._lost() from None
-                await self._open()
-        events, self._waiting = self._waiting, []
-        self._streamed = True
-        return events
-
-    def _return_credit(self) -> None:
-        """Who asks for the next batch has sent the last one to the HTTP client."""
-        if self._owed >= _CREDIT_STEP and self._stream is not None and not self._stream.ended:
-            self._stream.connection.credit(self._submit.request_id, self._owed)
-            self._owed = 0
-
-    def _lost(self) -> ApiError:
-        if self._streamed:
-            return ApiError(503, "the replica that served this request was lost", code="replica_lost")
-        return self._nobody()
-
-    async def aclose(self) -> None:
-        """Abort the request if it still runs; may be called again."""
-        if self._stream is not None:
-            self._stream.connection.release(self._stream)

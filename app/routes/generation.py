@@ -26,7 +26,7 @@ from app.routes.state import draining, orchestrator, settings
 from app.routes.trace import trace_of
 
 if TYPE_CHECKING:
-    from app.pipeline.orchestrator import RequestStream
+    from app.pipeline.request import RequestStream
 
 _decoder = BodyDecoder(GenerationRequest)
 

@@ -28,7 +28,7 @@ class Value:
 
     __slots__ = ("_at", "_cells")
 
-    def __init__(self, cells: memoryview, at: int) -> None:
+    def __init__(self, cells: memoryview[float], at: int) -> None:
         self._cells = cells
         self._at = at
 
@@ -41,7 +41,7 @@ class Histogram:
 
     __slots__ = ("_at", "_buckets", "_cells", "_sum")
 
-    def __init__(self, cells: memoryview, at: int, buckets: tuple[float, ...]) -> None:
+    def __init__(self, cells: memoryview[float], at: int, buckets: tuple[float, ...]) -> None:
         self._cells = cells
         self._at = at
         self._sum = at + len(buckets) + 1

@@ -59,7 +59,7 @@ class Store:
     def values(self) -> Iterator[tuple[bytes, list[float]]]:
         """All series of this process."""
         for key, start, count in _records(self._bytes):
-            yield key, self.cells[start : start + count].tolist()
+            yield key, list(self.cells[start : start + count])
 
     def close(self) -> None:
         """Leave the file to the next worker. Late writes still go there and hurt nobody."""
@@ -92,7 +92,7 @@ def read_all(directory: Path) -> Iterator[tuple[bool, bytes, list[float]]]:
         content = content[: len(content) // _CELL * _CELL]
         cells = content.cast("d")
         for key, start, count in _records(content):
-            yield alive, key, cells[start : start + count].tolist()
+            yield alive, key, list(cells[start : start + count])
 
 
 def _records(content: memoryview) -> Iterator[tuple[bytes, int, int]]:

@@ -1,0 +1,174 @@
+"""One request: choose a replica, send it there, hand its events out, send it once more if the replica dies unheard."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from app.cluster import messages as m
+from app.pipeline.connection import ReplicaLostError, Stream, api_error
+from app.pipeline.graph import unavailable
+from app.pipeline.pool import StagePool
+from app.protocol.errors import ApiError
+from app.telemetry.requests import EndReason, RequestMeter, reason_of
+
+T = TypeVar("T")
+logger = logging.getLogger("app.pipeline")
+
+CREDIT_WINDOW = 1 << 20
+_CREDIT_STEP = CREDIT_WINDOW // 4
+_ATTEMPTS = 2
+
+
+class _QueueFullError(Exception):
+    """This replica takes no more; another one may."""
+
+
+class _LeavingError(Exception):
+    """This replica drains; it never started on the request."""
+
+
+_PASSED_ON: dict[str, type[Exception]] = {m.QUEUE_FULL: _QueueFullError, m.REPLICA_LEAVES: _LeavingError}
+
+
+class RequestStream:
+    """The answer to one request: an async iterator of batches of events, which ends after Done.
+
+    Iteration raises ApiError when the request fails. Always call `aclose`: it aborts what still runs.
+    """
+
+    def __init__(self, pool: StagePool, submit: m.Submit, body: bytes, limit_s: float, meter: RequestMeter) -> None:
+        self._pool = pool
+        self._meter = meter
+        self._limit_s = limit_s
+        self._deadline = asyncio.get_running_loop().time() + limit_s if limit_s > 0 else None
+        self._submit = submit
+        self._body = body
+        self._stream: Stream | None = None
+        self._tried: set[tuple[str, int]] = set()
+        self._waiting: list[m.AnyEvent] = []
+        self._streamed = False
+        self._finished = False
+        self._owed = 0
+        self._full = False
+
+    async def start(self) -> None:
+        """Send it and wait until an engine has accepted it; see Orchestrator.submit."""
+        try:
+            await self._in_time(self._open())
+        except BaseException as error:
+            self._end(reason_of(error))
+            raise
+
+    async def _in_time(self, step: Awaitable[T]) -> T:
+        if self._deadline is None:
+            return await step
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await step
+        except TimeoutError:
+            message = f"the answer was not complete within its time limit of {self._limit_s:g} s"
+            raise ApiError(504, message, code="deadline_exceeded") from None
+
+    async def _open(self) -> None:
+        """Send it and wait for Accepted, on another replica if the first one dies."""
+        while True:
+            connection = self._pool.pick(self._tried) if len(self._tried) < _ATTEMPTS else None
+            if connection is None:
+                raise self._nobody()
+            self._tried.add(connection.replica)
+            self._stream = connection.submit(self._submit, self._body)
+            try:
+                await self._accepted(self._stream)
+                self._owed = 0
+                return
+            except ReplicaLostError:
+                continue
+            except _LeavingError:
+                connection.release(self._stream)
+                connection.leaves()
+                self._tried.discard(connection.replica)
+            except _QueueFullError:
+                connection.release(self._stream)
+                self._full = True
+
+    def _nobody(self) -> ApiError:
+        if self._full:
+            return ApiError(
+                429,
+                f"all replicas of stage {self._pool.stage.name} are busy; try again later",
+                code=m.QUEUE_FULL,
+                headers={"Retry-After": "1"},
+            )
+        if len(self._tried) < _ATTEMPTS:
+            return unavailable([self._pool.stage.name])
+        # Whatever it is that kills replicas must not be sent to a third one.
+        logger.error("request %s: two replicas died with it; it is not sent again", self._submit.request_id)
+        return ApiError(503, "two replicas were lost while they served this request", code="replica_lost")
+
+    async def _accepted(self, stream: Stream) -> None:
+        first, *rest = await stream.next_batch()
+        if isinstance(first, m.Failed):
+            raise _PASSED_ON.get(first.code or "") or api_error(first)
+        assert isinstance(first, m.Accepted), first
+        self._waiting = rest
+        self._meter.accepted()
+
+    def __aiter__(self) -> RequestStream:
+        return self
+
+    async def __anext__(self) -> list[m.AnyEvent]:
+        if self._finished:
+            raise StopAsyncIteration
+        self._return_credit()
+        try:
+            events = await self._in_time(self._next())
+            if isinstance(events[0], m.Failed):
+                raise api_error(events[0])
+        except ApiError as error:
+            self._finished = True
+            self._end(reason_of(error))
+            raise
+        if isinstance(events[-1], m.Failed):  # what came before it goes out first
+            self._waiting = [events.pop()]
+        self._owed += sum(map(m.cost, events))
+        self._meter.take(events)
+        if isinstance(events[-1], m.Done):
+            self._finished = True
+            self._end("done")
+        return events
+
+    async def _next(self) -> list[m.AnyEvent]:
+        while not self._waiting:
+            assert self._stream is not None
+            try:
+                self._waiting = await self._stream.next_batch()
+            except ReplicaLostError:
+                if self._streamed or len(self._tried) >= _ATTEMPTS:
+                    raise self._lost() from None
+                await self._open()
+        events, self._waiting = self._waiting, []
+        self._streamed = True
+        return events
+
+    def _return_credit(self) -> None:
+        """Who asks for the next batch has sent the last one to the HTTP client."""
+        if self._owed >= _CREDIT_STEP and self._stream is not None and not self._stream.ended:
+            self._stream.connection.credit(self._submit.request_id, self._owed)
+            self._owed = 0
+
+    def _lost(self) -> ApiError:
+        if self._streamed:
+            return ApiError(503, "the replica that served this request was lost", code="replica_lost")
+        return self._nobody()
+
+    async def aclose(self, reason: EndReason = "client_disconnect") -> None:
+        """Abort the request if it still runs, for `reason`; may be called again."""
+        self._end(reason)
+
+    def _end(self, reason: EndReason) -> None:
+        self._meter.end(reason)
+        if self._stream is not None and self._stream.connection.release(self._stream):
+            self._meter.aborted(reason)
