@@ -1,6 +1,6 @@
 """Every flag, once. Command line options, OMNI_* variables, deploy YAML keys, validation and help all come from here.
 
-The rows are in table_server.py and table_engine.py; this module has their shape and the look-ups.
+The rows are in table_server.py, table_media.py and table_engine.py; this module has their shape and the look-ups.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from app.settings.values import ValueKind, parse
 
-Group = Literal["model", "server", "stages", "cluster", "engine", "frontend"]
+Group = Literal["model", "server", "stages", "cluster", "engine", "frontend", "media"]
 Command = Literal["serve", "headless"]
 
 GROUPS: dict[Group, str] = {
@@ -20,6 +20,7 @@ GROUPS: dict[Group, str] = {
     "server": "HTTP server",
     "stages": "Stages and deployment",
     "cluster": "Master, replicas and time-outs",
+    "media": "Media that requests carry or name",
     "engine": "LLM engine (vLLM)",
     "frontend": "Chat, tools and adapters (vLLM)",
 }
@@ -28,8 +29,8 @@ GROUPS: dict[Group, str] = {
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """One setting.
 
-    `target` says where the value goes: "server.x" and "master.x" are fields of Settings, "engine.x" is the engine
-    argument x of every stage whose kind is in `kinds`, "stage.x" a field of those stages, and "input" means that
+    `target` says where the value goes: "server.x", "master.x" and "media.x" are fields of Settings, "engine.x" is the
+    engine argument x of every stage whose kind is in `kinds`, "stage.x" a field of those stages, and "input" means that
     resolve() consumes it (which model, which files). `default` of engine flags is None: the engine's own holds.
     `least` and `most` bound numbers. `commands` are the commands that take the flag.
     """
@@ -94,9 +95,10 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
 def flags() -> tuple[Flag, ...]:
     """The whole table, in the order of the help."""
     from app.settings.table_engine import ENGINE_FLAGS
+    from app.settings.table_media import MEDIA_FLAGS
     from app.settings.table_server import SERVER_FLAGS
 
-    return (*SERVER_FLAGS, *ENGINE_FLAGS)
+    return (*SERVER_FLAGS, *MEDIA_FLAGS, *ENGINE_FLAGS)
 
 
 @functools.cache

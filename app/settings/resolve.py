@@ -11,13 +11,15 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from app.media.policy import HostList
 from app.settings.flags import flags
 from app.settings.problems import ConfigError
-from app.settings.schema import MasterConfig, ServerConfig, Settings
+from app.settings.schema import MasterConfig, MediaConfig, ServerConfig, Settings
 from app.settings.sources import Given, Source, gather
 from app.settings.stages import resolve_stages
 
@@ -25,7 +27,7 @@ __all__ = ["ConfigError", "Resolution", "examine", "resolve"]
 
 logger = logging.getLogger(__name__)
 
-Section = TypeVar("Section", ServerConfig, MasterConfig)
+Section = TypeVar("Section", ServerConfig, MasterConfig, MediaConfig)
 
 
 class Resolution(msgspec.Struct, frozen=True):
@@ -76,7 +78,9 @@ def _assemble(model: str, given: Mapping[str, Given], problems: list[str], warni
     origins["served_model_names"] = names.origin if names else "default"
     server = _section(ServerConfig, "server", given, origins)
     master = _section(MasterConfig, "master", given, origins)
+    media = _section(MediaConfig, "media", given, origins)
     _check_root_path(server, problems)
+    _check_media(media, problems)
     _check_reach(master, problems)
     resolved = resolve_stages(model, given, problems, warnings)
     return Settings(
@@ -86,6 +90,7 @@ def _assemble(model: str, given: Mapping[str, Given], problems: list[str], warni
         stages=resolved.stages,
         server=server,
         master=master,
+        media=media,
         origins=origins | resolved.origins,
         created=int(time.time()),
     )
@@ -106,6 +111,16 @@ def _check_root_path(server: ServerConfig, problems: list[str]) -> None:
     if server.root_path and not server.root_path.startswith("/"):
         problems.append(f"--root-path must begin with /, got {server.root_path!r}")
     server.root_path = server.root_path.rstrip("/")
+
+
+def _check_media(media: MediaConfig, problems: list[str]) -> None:
+    path = media.allowed_local_media_path
+    if path and not Path(path).is_dir():
+        problems.append(f"--allowed-local-media-path: there is no directory {path}")
+    try:
+        HostList(media.allowed_media_domains)
+    except ValueError as error:
+        problems.append(f"--allowed-media-domains: {error}")
 
 
 def _check_reach(master: MasterConfig, problems: list[str]) -> None:

@@ -63,6 +63,22 @@ class MasterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     shutdown_timeout: float = 30.0
 
 
+class MediaConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a replica loads for the image, audio and video parts of requests, beside data URLs: nothing unless named.
+
+    `allowed_media_domains` are host names, `*.example.org`, or `*`. Limits hold for one part; `max_pixels` counts what
+    is decoded of it, all frames of a video together. Times in seconds, sizes in bytes.
+    """
+
+    allowed_media_domains: list[str] = []
+    allowed_local_media_path: str = ""
+    max_bytes: int = 64 << 20
+    max_pixels: int = 178_956_970
+    max_seconds: float = 600.0
+    timeout_s: float = 30.0
+    max_redirects: int = 3
+
+
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Everything, resolved. `origins` says where each value came from ("flag --port", "env OMNI_PORT", "default"...).
 
@@ -76,6 +92,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     created: int = 0
     server: ServerConfig = msgspec.field(default_factory=ServerConfig)
     master: MasterConfig = msgspec.field(default_factory=MasterConfig)
+    media: MediaConfig = msgspec.field(default_factory=MediaConfig)
     origins: dict[str, str] = {}
 
 

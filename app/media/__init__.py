@@ -1,0 +1,1 @@
+"""Media that clients send: fetched, read and judged in replica processes, never in an API worker."""
