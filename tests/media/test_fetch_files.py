@@ -36,7 +36,21 @@ async def test_files_below_the_directory(shelf: Path, path: str, authority: str)
 
 @pytest.mark.parametrize(
     "path",
-    ["../secret", "../shelf-too/secret", "sub/../../secret", "%2e%2e/secret", "..%2fsecret", "%252e%252e/secret", "outer", "up/secret", "dangling", "nothing", ".", "sub", "pipe"],
+    [
+        "../secret",
+        "../shelf-too/secret",
+        "sub/../../secret",
+        "%2e%2e/secret",
+        "..%2fsecret",
+        "%252e%252e/secret",
+        "outer",
+        "up/secret",
+        "dangling",
+        "nothing",
+        ".",
+        "sub",
+        "pipe",
+    ],
 )
 async def test_files_elsewhere_and_what_is_no_file(shelf: Path, path: str) -> None:
     error = await refusal(fetcher(allowed_local_media_path=str(shelf)), f"file://{shelf}/{path}")
