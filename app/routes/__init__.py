@@ -19,9 +19,7 @@ handlers = [
         guards=[require_key],
         route_handlers=[
             health.livez,
-            health.livez_head,
             health.readyz,
-            health.readyz_head,
             health.ping,
             version.version,
             docs.openapi_json,

@@ -14,8 +14,10 @@ from app.protocol.errors import ApiError
 from app.routes.state import settings
 
 
-def require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+async def require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Guard. Routes with opt public=True stay open; without configured keys every route is open.
+
+    It is a coroutine because Litestar runs other guards in a thread.
 
     Raises:
         ApiError: 401, no key or a wrong one.

@@ -34,9 +34,8 @@ class ClientGoneError(Exception):
 
 
 def error_response(request: Request[Any, Any, Any], error: ApiError) -> Response[Any]:
-    """The response that carries `error`; a HEAD request gets the status and headers alone."""
-    body = b"" if request.method == "HEAD" else error.body
-    return Response(body, status_code=error.status, headers=error.headers, media_type="application/json")
+    """The response that carries `error`."""
+    return Response(error.body, status_code=error.status, headers=error.headers, media_type="application/json")
 
 
 def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
-from litestar import Litestar, Request, get, head, route
+from litestar import Litestar, Request, get, route
 
 from app.cluster.messages import ReplicaInfo
 from app.protocol.errors import ApiError
@@ -38,21 +38,10 @@ def livez() -> Alive:
     return Alive()
 
 
-@head("/livez", opt={"public": True}, include_in_schema=False, sync_to_thread=False)
-def livez_head() -> None:
-    """As GET, without the body."""
-
-
 @get(["/health", "/readyz"], opt={"public": True}, tags=["health"], summary="Every stage has a live replica")
 async def readyz(request: Request[Any, Any, Any]) -> Health:
     """200 when requests can be served; 503 names the stages without a replica."""
     return check_ready(request.app)
-
-
-@head(["/health", "/readyz"], opt={"public": True}, include_in_schema=False)
-async def readyz_head(request: Request[Any, Any, Any]) -> None:
-    """As GET, without the body."""
-    check_ready(request.app)
 
 
 @route("/ping", http_method=["GET", "POST"], status_code=200, tags=["health"], summary="As /health, for SageMaker")

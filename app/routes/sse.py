@@ -121,11 +121,13 @@ class _Pacer:
         Raises:
             ClientGoneError: the server says that nobody is there any more.
         """
-        async with self._lock:
-            try:
-                await self._send({"type": "http.response.body", "body": frame, "more_body": True})
-            except OSError as error:  # what ASGI servers may raise once the client has gone
-                raise ClientGoneError from error
+        await self._lock.acquire()
+        try:
+            await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+        except OSError as error:  # what ASGI servers may raise once the client has gone
+            raise ClientGoneError from error
+        finally:
+            self._lock.release()
         self._last = self._clock()
 
     async def keep_alive(self) -> None:

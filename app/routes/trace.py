@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import msgspec
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.routes.head import head_as_get
 from app.routes.state import settings
 from app.telemetry.logging import AccessRecord, log_access
 
@@ -41,17 +42,18 @@ def trace_of(scope: Scope) -> Trace:
 async def traced(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Run a Litestar application for one HTTP request: X-Request-Id on every answer (404 too), one log line."""
     trace = trace_of(scope)
+    inner, send = head_as_get(scope, send)
     header = (b"x-request-id", trace.request_id.encode())
 
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
             trace.status = message["status"]
-            if settings(scope["litestar_app"]).server.request_id_headers:
+            if settings(inner["litestar_app"]).server.request_id_headers:
                 message["headers"] = [*message["headers"], header]
         await send(message)
 
     try:
-        await app(scope, receive, send_with_id)
+        await app(inner, receive, send_with_id)
     finally:
         log_access(_record(scope, trace))
 

@@ -3,8 +3,6 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.routes.serving import Served
-
 NO_ROUTE = ["/", "/v1", "/v1/health", "/v1/chat", "/v1/chat/completions/x", "/docs/x", "/docs/assets/../sse.py"]
 
 
@@ -29,15 +27,6 @@ async def test_the_wrong_method(client: httpx.AsyncClient, method: str, path: st
     answer = await client.request(method, path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
     assert allowed in answer.headers["allow"].split(", ")
-
-
-@pytest.mark.parametrize(("path", "status"), [("/nope", 404), ("/v1/models", 405), ("/readyz", 503)])
-async def test_an_error_to_head_has_no_body(path: str, status: int) -> None:
-    served = Served()
-    served.orchestrator.replicas = 0
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(served.app), base_url="http://test") as client:
-        answer = await client.head(path)
-    assert (answer.status_code, answer.content) == (status, b"")
 
 
 async def test_a_host_header_that_is_none(client: httpx.AsyncClient) -> None:

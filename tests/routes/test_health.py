@@ -37,9 +37,3 @@ async def test_alive_without_replicas(client: httpx.AsyncClient, served: Served)
     served.orchestrator.replicas = 0
     assert (await client.get("/livez")).json() == {"status": "ok"}
     assert (await client.head("/livez")).status_code == 200
-
-
-@pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
-async def test_head_has_no_body(client: httpx.AsyncClient, path: str) -> None:
-    answer = await client.head(path)
-    assert (answer.status_code, answer.content) == (200, b"")
