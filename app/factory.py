@@ -28,6 +28,7 @@ from app.routes.trace import traced
 from app.settings.resolve import resolve
 from app.settings.schema import Settings
 from app.signals import Shutdown, exit_with_parent, watch_shutdown
+from app.telemetry.logging import configure_logging_once
 
 logger = logging.getLogger("app.server")
 
@@ -87,15 +88,22 @@ class OmniApp(Litestar):
         Raises:
             StartupError: the engine did not start; the message names the stage and the cause.
         """
-        async with super().lifespan():
-            self._running = True
-            try:
-                yield
-            finally:
-                self._running = False
+        try:
+            async with super().lifespan():
+                self._running = True
+                try:
+                    yield
+                finally:
+                    self._running = False
+        except BaseExceptionGroup as group:
+            # Litestar's task group wraps whatever comes out of the block, the host's own exceptions included.
+            if len(group.exceptions) != 1:
+                raise
+            raise group.exceptions[0] from None
 
     async def _serve_lifespan(self, receive: LifeSpanReceive, send: LifeSpanSend) -> None:
         await receive()
+        configure_logging_once()
         life = self.lifespan()
         try:
             await life.__aenter__()

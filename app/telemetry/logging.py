@@ -56,9 +56,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(format: LogFormat = "text", level: int = logging.INFO) -> None:
-    """Print the "app" loggers to stderr in `format`. For our own commands: a host that mounts us has its own set-up.
+    """Print the "app" loggers to stderr in `format`; a second call replaces what the first one set up.
 
-    A second call replaces what the first one set up.
+    For our own processes: a host that mounts us has a set-up of its own.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -68,6 +68,12 @@ def configure_logging(format: LogFormat = "text", level: int = logging.INFO) -> 
     logger.handlers = [handler]
     logger.setLevel(level)
     logger.propagate = False
+
+
+def configure_logging_once() -> None:
+    """As configure_logging(), unless our loggers already reach a handler: whoever set that up knows better."""
+    if not logging.getLogger(ROOT).hasHandlers():
+        configure_logging()
 
 
 def log_access(record: AccessRecord) -> None:

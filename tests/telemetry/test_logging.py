@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.telemetry.logging import AccessRecord, configure_logging, log_access
+from app.telemetry.logging import AccessRecord, configure_logging, configure_logging_once, log_access
 
 RECORD = AccessRecord("r-1", "192.0.2.1", "POST", "/v1/completions", 200, "done", 0.25)
 
@@ -73,3 +73,15 @@ def test_control_characters_cannot_forge_a_line(capsys: pytest.CaptureFixture[st
     log_access(AccessRecord("r", "192.0.2.1", "GET", "/a\n192.0.2.9 \u2028x\x1b[31m", 404, "refused", 0.0))
     [line] = capsys.readouterr().err.splitlines()
     assert "\x1b" not in line
+
+
+def test_a_set_up_of_somebody_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("app")
+    monkeypatch.setattr(logger, "propagate", False)
+    theirs = logging.NullHandler()
+    logger.handlers = [theirs]
+    configure_logging_once()
+    assert logger.handlers == [theirs]
+    logger.handlers = []
+    configure_logging_once()
+    assert [type(handler) for handler in logger.handlers] == [logging.StreamHandler]
