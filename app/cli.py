@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from typing import Any
 
 import click
 
+from app import __version__
 from app.console.options import FlagCommand, typed_values
 from app.settings.problems import ConfigError
 
@@ -69,7 +69,7 @@ def config(model: str | None, model_flag: str | None, as_json: bool, **params: A
 @cli.command()
 def version() -> None:
     """Print the version."""
-    click.echo(f"omni-app {importlib.metadata.version('omni-app')} (Python {sys.version.split()[0]})")
+    click.echo(f"omni-app {__version__} (Python {sys.version.split()[0]})")
 
 
 def _run_headless(typed: dict[str, Any]) -> None:

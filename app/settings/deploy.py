@@ -95,9 +95,10 @@ class _Checker:
         for key in ("base_config", "pipeline"):
             if not isinstance(content.get(key, ""), str):
                 self._complain(f"{key}: expected text, got {content[key]!r}")
+        pipeline = content.get("pipeline")
         return Document(
             name=self._path.name if self._path.parent == SHIPPED else str(self._path),
-            pipeline=content.get("pipeline"),
+            pipeline=pipeline if isinstance(pipeline, str) else None,
             common=self._common(content),
             stages=self._stages(content.get("stages", []), "stages"),
             platforms=self._platforms(content.get("platforms", {})),

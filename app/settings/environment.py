@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from app.settings.flags import by_variable
 from app.settings.problems import near
 
+PREFIX = "OMNI_"
 SETTINGS_FILE = "OMNI_SETTINGS_FILE"
 
 INTERNAL = {
@@ -24,14 +25,14 @@ def read(
 ) -> dict[str, object]:
     """Values by flag key. An empty variable counts as not set, a variable whose flag was typed is not read."""
     values: dict[str, object] = {}
-    links = [name for name, text in environ.items() if name.startswith("OMNI_") and _is_service_link(name, text)]
+    links = [name for name, text in environ.items() if name.startswith(PREFIX) and _is_service_link(name, text)]
     for name, text in environ.items():
-        if not name.startswith("OMNI_") or name in INTERNAL or text == "":
+        if not name.startswith(PREFIX) or name in INTERNAL or text == "":
             continue
         flag = by_variable().get(name)
         if flag is None:
             if name not in links:
-                warnings.append(f"{name} is set, but there is no such setting{near(name, by_variable())}")
+                warnings.append(f"{name} is set, but there is no such setting{near(name, by_variable(), PREFIX)}")
         elif flag.key in typed:
             continue
         elif name in links:

@@ -14,7 +14,8 @@ class ConfigError(Exception):
         super().__init__("\n".join(self.problems))
 
 
-def near(word: str, known: Iterable[str]) -> str:
-    """ " (did you mean X?)", or nothing when no known word is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
-    return f" (did you mean {close[0]}?)" if close else ""
+def near(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """A hint such as ` (did you mean X?)`, or nothing if no known word is close. A `prefix` of all is not compared."""
+    rests = [name.removeprefix(prefix) for name in known]
+    close = difflib.get_close_matches(word.removeprefix(prefix), rests, n=1, cutoff=0.6)
+    return f" (did you mean {prefix}{close[0]}?)" if close else ""

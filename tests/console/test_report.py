@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import shlex
+
+import msgspec
+import pytest
+
+from app.console.report import Server, announcement
+
+
+def server(**changes: object) -> Server:
+    facts = Server(run_dir="/r", parent=1, host="127.0.0.1", port=8091, root_path="", model="demo", guarded=False)
+    return msgspec.structs.replace(facts, **changes)
+
+
+def curl(facts: Server) -> list[str]:
+    return shlex.split(announcement(facts).splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("0.0.0.0", "http://127.0.0.1:8091"), ("::", "http://[::1]:8091"), ("localhost", "http://localhost:8091")],
+)
+def test_the_url_works_on_this_machine(host: str, url: str) -> None:
+    assert server(host=host).url == url
+
+
+def test_the_curl_line_survives_any_model_name() -> None:
+    words = curl(server(model='it\'s "mine"'))
+    assert words[:2] == ["curl", "http://127.0.0.1:8091/v1/chat/completions"]
+    assert msgspec.json.decode(words[words.index("-d") + 1])["model"] == 'it\'s "mine"'
+
+
+def test_a_key_is_asked_for_only_where_one_is_needed() -> None:
+    assert "Authorization: Bearer KEY" in curl(server(guarded=True))
+    assert "Authorization" not in announcement(server())

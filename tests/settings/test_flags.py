@@ -1,0 +1,136 @@
+"""The table itself, and that every flag reaches its place from every source."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.settings.flags import Flag, by_key, flags
+from app.settings.resolve import examine
+from app.settings.schema import MasterConfig, ServerConfig, Settings, StageConfig
+
+INPUTS = {"model", "deploy_config", "stage_overrides", "stage_id"}
+"""Flags that say where settings come from; their own tests are in test_resolve.py, test_deploy.py and test_cli.py."""
+
+ENGINE = [flag for flag in flags() if flag.target.startswith(("engine.", "stage."))]
+PLACED = [flag for flag in flags() if flag.target != "input"]
+
+
+def by_name(flag: Flag) -> str:
+    return flag.name
+
+
+def sample(flag: Flag) -> str:
+    """A legal text that is not the default (a directory that exists, where one is asked for)."""
+    if flag.choices:
+        return next(choice for choice in flag.choices if choice != flag.default)
+    if flag.kind == "bool":
+        return "false" if flag.default else "true"
+    texts = {"str": "/usr", "list": "one", "json": '{"image": 2}', "count": "3k", "size": "3MiB"}
+    if flag.kind in texts:
+        return texts[flag.kind]
+    return "0.75" if flag.kind == "float" and flag.most == 1 else "7"
+
+
+def place(settings: Settings, flag: Flag) -> Any:
+    section, _, field = flag.target.rpartition(".")
+    if section == "engine":
+        return settings.stages[0].engine_args[field]
+    if section == "stage":
+        return getattr(settings.stages[0], field)
+    return getattr(getattr(settings, section) if section else settings, field)
+
+
+def origin(settings: Settings, flag: Flag) -> str:
+    section, _, field = flag.target.rpartition(".")
+    path = {"engine": f"stages[0].engine_args.{field}", "stage": f"stages[0].{field}"}.get(section, flag.target)
+    return settings.origins[f"{path}.image" if flag.kind == "json" else path]
+
+
+def test_names_and_variables_are_unique() -> None:
+    spellings = Counter(option for flag in flags() for option in flag.options)
+    variables = Counter(flag.variable for flag in flags())
+    assert [name for name, count in (spellings + variables).items() if count > 1] == []
+
+
+def test_variables_lose_a_leading_omni() -> None:
+    assert by_key()["omni_master_port"].variable == "OMNI_MASTER_PORT"
+    assert by_key()["port"].variable == "OMNI_PORT"
+
+
+def test_the_table_has_a_row_for_each_input() -> None:
+    assert {flag.key for flag in flags() if flag.target == "input"} == INPUTS
+
+
+@pytest.mark.parametrize("flag", PLACED, ids=by_name)
+def test_typed_value_arrives(flag: Flag, model: str) -> None:
+    settings = examine({"model": model, flag.key: sample(flag)}, {}, source="flag").settings
+    assert place(settings, flag) == flag.value(sample(flag))
+    assert origin(settings, flag) == f"flag --{flag.name}"
+
+
+@pytest.mark.parametrize("flag", PLACED, ids=by_name)
+def test_variable_arrives(flag: Flag, model: str) -> None:
+    resolution = examine({"model": model}, {flag.variable: sample(flag)})
+    assert place(resolution.settings, flag) == flag.value(sample(flag))
+    assert origin(resolution.settings, flag) == f"env {flag.variable}"
+    assert resolution.warnings == []
+
+
+@pytest.mark.parametrize("flag", ENGINE, ids=by_name)
+def test_yaml_value_arrives(flag: Flag, model: str, tmp_path: Path) -> None:
+    file = tmp_path / "deploy.yaml"
+    file.write_text(json.dumps({"stages": [{"stage_id": 0, flag.field: flag.value(sample(flag))}]}))
+    settings = examine({"model": model, "deploy_config": str(file)}, {}).settings
+    assert place(settings, flag) == flag.value(sample(flag))
+    assert origin(settings, flag) == f"{file} (stage 0)"
+
+
+@pytest.mark.parametrize("flag", ENGINE, ids=by_name)
+def test_stage_override_arrives(flag: Flag, model: str) -> None:
+    overrides = {"0": {flag.field: flag.value(sample(flag))}}
+    settings = examine({"model": model, "stage_overrides": overrides}, {}).settings
+    assert place(settings, flag) == flag.value(sample(flag))
+
+
+@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, StageConfig])
+def test_defaults_are_those_of_the_schema(section: type[msgspec.Struct]) -> None:
+    name = {ServerConfig: "server", MasterConfig: "master", StageConfig: "stage"}[section]
+    fields = {field.name: field for field in msgspec.structs.fields(section)}
+    for flag in flags():
+        if flag.target.startswith(f"{name}."):
+            assert flag.default == default_of(fields[flag.field]), flag.name
+
+
+@pytest.mark.parametrize("section", [ServerConfig, MasterConfig])
+def test_every_field_has_a_flag(section: type[msgspec.Struct]) -> None:
+    internal = {"heartbeat_s"}  # part of the protocol with the replicas, not a choice
+    name = {ServerConfig: "server", MasterConfig: "master"}[section]
+    known = {flag.field for flag in flags() if flag.target.startswith(f"{name}.")}
+    assert {field.name for field in msgspec.structs.fields(section)} - internal == known
+
+
+def default_of(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default is not msgspec.NODEFAULT:
+        return field.default
+    assert field.default_factory is not msgspec.NODEFAULT
+    return field.default_factory()
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "message"),
+    [
+        ("port", 70000, "must be at most 65535, got 70000"),
+        ("workers", 0, "must be at least 1, got 0"),
+        ("boot", "later", "expected one of blocking, background; got 'later'"),
+        ("gpu_memory_utilization", 1.5, "must be at most 1, got 1.5"),
+    ],
+)
+def test_bounds_and_choices(key: str, given: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        by_key()[key].value(given)
