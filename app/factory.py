@@ -1,15 +1,13 @@
-"""Builds the Litestar application of one mount and ties its life to the engine of its server."""
+"""Builds the Litestar application of one mount; its life is that of the engine (app.engine_life)."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
-import os
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any, NoReturn, cast
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import msgspec
 from litestar import Litestar
@@ -17,8 +15,9 @@ from litestar.enums import ScopeType
 from litestar.types import LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
 from app.asgi import failure_message
-from app.cluster.rundir import RunDir, StartupError, sweep
-from app.cluster.runtime import Attachment, Interrupted, settle
+from app.cluster.rundir import RunDir
+from app.cluster.runtime import settle
+from app.engine_life import run_engine
 from app.mounting import mounted_scope
 from app.pipeline.orchestrator import Orchestrator
 from app.protocol.errors import ApiError
@@ -27,13 +26,11 @@ from app.routes.docs import openapi_config
 from app.routes.trace import traced
 from app.settings.resolve import resolve
 from app.settings.schema import Settings
-from app.signals import Shutdown, exit_with_parent, watch_shutdown
 from app.telemetry.logging import configure_logging_once
+from app.telemetry.metrics import Metrics
 
 logger = logging.getLogger("app.server")
 
-MEMBERSHIP_S = 10.0
-"""How long a worker that has attached to a ready master may wait to hear of its replicas."""
 PROBE_PATHS = ("/livez", "/readyz", "/health")
 """Answered at once while a forgotten lifespan is made up for; every other route waits for the boot."""
 
@@ -76,7 +73,7 @@ class OmniApp(Litestar):
 
     def use(self, settings: Settings) -> Orchestrator:
         """Take `settings` for all later requests, with a new orchestrator."""
-        orchestrator = Orchestrator(settings, RunDir.locate(self.mount).registry)
+        orchestrator = Orchestrator(settings, RunDir.locate(self.mount).registry, self.state.metrics)
         self.state.settings = settings
         self.state.orchestrator = orchestrator
         return orchestrator
@@ -196,80 +193,6 @@ def build(settings: Settings | None = None, *, mount: str | None = None, **flags
     )
     app.mount = name
     app.state.draining = asyncio.Event()
+    app.state.metrics = Metrics()
     app.use(adopted)
     return app
-
-
-@asynccontextmanager
-async def run_engine(litestar: Litestar) -> AsyncIterator[None]:
-    """Litestar lifespan: attach to the master of this server, connect the orchestrator, watch both."""
-    assert isinstance(litestar, OmniApp)
-    app = litestar
-    exit_with_parent()
-    sweep()
-    run_dir = RunDir.locate(app.mount)
-    run_dir.raise_failure()
-    with watch_shutdown() as shutdown:
-        app.state.draining = shutdown.event
-        attachment = Attachment(run_dir, shutdown)
-        tasks = [asyncio.create_task(_abort_late(app, shutdown), name="drain deadline")]
-        try:
-            if app.settings.server.boot == "background":
-                tasks.append(asyncio.create_task(_boot_and_keep(app, attachment), name="boot"))
-            elif await _boot(app, attachment):
-                tasks.append(asyncio.create_task(_keep(app, attachment), name="master watch"))
-            yield
-        finally:
-            shutdown.event.set()
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            await app.state.orchestrator.stop()
-            attachment.release()
-
-
-async def _boot(app: OmniApp, attachment: Attachment) -> bool:
-    """Attach and connect; False if a shutdown signal came first, which the server is about to act on anyway."""
-    try:
-        settings = await attachment.attach(app.settings)
-    except Interrupted:
-        return False
-    orchestrator = app.use(settings)
-    await orchestrator.start()
-    if not await orchestrator.wait_ready(MEMBERSHIP_S):
-        logger.warning("the master is ready, but after %g s no stage has announced its replicas", MEMBERSHIP_S)
-    return True
-
-
-async def _keep(app: OmniApp, attachment: Attachment) -> None:
-    """Replace a lost master; a server that cannot have one ends itself, so that its own supervisor starts it anew."""
-    with suppress(Interrupted):
-        try:
-            await attachment.keep(lambda: app.state.orchestrator.reconnect())
-        except StartupError as error:
-            if isinstance(error, Interrupted):
-                raise
-            die(f"the engine is lost: {error}")
-
-
-async def _boot_and_keep(app: OmniApp, attachment: Attachment) -> None:
-    try:
-        if not await _boot(app, attachment):
-            return
-    except StartupError as error:
-        die(failure_message(error))
-    await _keep(app, attachment)
-
-
-async def _abort_late(app: OmniApp, shutdown: Shutdown) -> None:
-    """Requests that run on after a stop signal have `shutdown_timeout` seconds; then they are aborted."""
-    await shutdown.event.wait()
-    await asyncio.sleep(app.settings.master.shutdown_timeout)
-    logger.warning("requests still run %g s after the stop signal; aborting them", app.settings.master.shutdown_timeout)
-    await app.state.orchestrator.stop()
-
-
-def die(message: str) -> NoReturn:
-    """End this worker at once, and with it the server that watches it, with a message and exit code 1."""
-    print(f"[ERROR] {message}", file=sys.stderr, flush=True)  # noqa: T201 - seen whatever the host's logging does
-    os._exit(1)

@@ -297,13 +297,11 @@ _FRAMING = 200
 
 def cost(event: AnyEvent) -> int:
     """What an event takes out of its request's credit; both sides count by this function, so nothing drifts."""
-    match event:
-        case Delta(_, text, _):
-            return len(text) + _FRAMING
-        case Chunk(_, fields) | Extra(fields):
-            return len(fields) + _FRAMING
-        case _:
-            return 0
+    if isinstance(event, Delta):  # not `match`: patterns with fields cost a microsecond a token
+        return len(event.text) + _FRAMING
+    if isinstance(event, Chunk | Extra):
+        return len(event.fields) + _FRAMING
+    return 0
 
 
 class Events(Message):

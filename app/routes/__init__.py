@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from litestar import Router
 
-from app.routes import chat, completions, docs, health, models, version
+from app.routes import chat, completions, docs, health, metrics, models, version
 from app.routes.auth import require_key
 from app.routes.errors import exception_handlers
 
@@ -23,6 +23,7 @@ handlers = [
             health.ping,
             version.version,
             docs.openapi_json,
+            metrics.get_metrics,
             models.list_models,
             models.retrieve_model,
             chat.create_chat_completion,

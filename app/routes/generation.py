@@ -23,12 +23,15 @@ from app.routes.errors import ClientGoneError
 from app.routes.interrupt import Interrupt, disconnected
 from app.routes.sse import EventStream
 from app.routes.state import draining, orchestrator, settings
-from app.routes.trace import trace_of
+from app.routes.trace import Outcome, Trace, trace_of
+from app.telemetry.requests import EndReason
 
 if TYPE_CHECKING:
     from app.pipeline.request import RequestStream
 
 _decoder = BodyDecoder(GenerationRequest)
+_REASONS: dict[Outcome | None, EndReason] = {"draining": "shutdown", "failed": "failed"}
+"""Why a request is given up before its end; for every other outcome because the client has left."""
 
 
 class Api(msgspec.Struct, frozen=True):
@@ -48,7 +51,7 @@ async def generate(request: Request[Any, Any, Any], api: Api) -> Response[Any]:
         ClientGoneError: the client left before there was an answer.
     """
     if draining(request.app).is_set():
-        raise ApiError(503, "The server is shutting down.", code="shutting_down", headers={"Connection": "close"})
+        raise ApiError(503, "The server is shutting down.", code="shutting_down")
     body = await json_body(request)
     asked = _decoder.decode(body)
     model = served_name(settings(request.app), asked.model)
@@ -67,7 +70,7 @@ async def _answer(
             stream = await orchestrator(request.app).submit(
                 api.task, _unique(request), body, model=asked.model or "", limit_s=server.request_timeout_s
             )
-            cleanup.push_async_callback(stream.aclose)
+            cleanup.push_async_callback(_close, stream, trace_of(request.scope))
             if not asked.stream:
                 return await _whole(stream, api.answer(identity))
         return EventStream(
@@ -77,6 +80,10 @@ async def _answer(
             draining=draining(request.app),
             keep_alive_s=server.sse_keep_alive_s,
         )
+
+
+async def _close(stream: RequestStream, trace: Trace) -> None:
+    await stream.aclose(_REASONS.get(trace.outcome, "client_disconnect"))
 
 
 async def _whole(stream: RequestStream, answer: Answer) -> Response[bytes]:

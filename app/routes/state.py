@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from app.pipeline.orchestrator import Orchestrator
     from app.settings.schema import Settings
+    from app.telemetry.metrics import Metrics
 
 
 def orchestrator(app: Litestar) -> Orchestrator:
@@ -20,6 +21,11 @@ def orchestrator(app: Litestar) -> Orchestrator:
 def settings(app: Litestar) -> Settings:
     """The resolved settings of the server."""
     return cast("Settings", _state(app).settings)
+
+
+def metrics(app: Litestar) -> Metrics:
+    """What this API worker counts."""
+    return cast("Metrics", _state(app).metrics)
 
 
 def draining(app: Litestar) -> asyncio.Event:

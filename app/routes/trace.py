@@ -11,7 +11,7 @@ import msgspec
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.routes.head import head_as_get
-from app.routes.state import settings
+from app.routes.state import metrics, settings
 from app.telemetry.logging import AccessRecord, log_access
 
 Outcome = Literal["done", "refused", "failed", "client gone", "draining"]
@@ -40,7 +40,8 @@ def trace_of(scope: Scope) -> Trace:
 
 
 async def traced(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run a Litestar application for one HTTP request: X-Request-Id on every answer (404 too), one log line."""
+    """Run a Litestar application for one HTTP request: X-Request-Id on every answer (404 too), one log line,
+    one observation for /metrics."""
     trace = trace_of(scope)
     inner, send = head_as_get(scope, send)
     header = (b"x-request-id", trace.request_id.encode())
@@ -55,7 +56,10 @@ async def traced(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> No
     try:
         await app(inner, receive, send_with_id)
     finally:
-        log_access(_record(scope, trace))
+        record = _record(scope, trace)
+        log_access(record)
+        route = cast("dict[str, Any]", inner).get("path_template", "unmatched")
+        metrics(inner["litestar_app"]).observe_http(route, record.method, trace.status, record.seconds)
 
 
 def _record(scope: Scope, trace: Trace) -> AccessRecord:

@@ -17,6 +17,7 @@ from app.routes import exception_handlers, handlers
 from app.routes.docs import openapi_config
 from app.routes.trace import traced
 from app.settings.schema import ServerConfig, Settings
+from app.telemetry.metrics import Metrics
 
 Step = list[AnyEvent] | ApiError | Exception | asyncio.Event
 """What the engine does next: a batch of events, a failure, or waiting until the test sets the event."""
@@ -46,7 +47,7 @@ class ScriptedStream:
             await step.wait()
         raise StopAsyncIteration
 
-    async def aclose(self) -> None:
+    async def aclose(self, reason: str = "client_disconnect") -> None:
         self.closed.set()
 
 
@@ -105,7 +106,12 @@ class Served:
             request_max_body_size=self.settings.server.max_body_bytes,
         )
         self.litestar.state.update(
-            {"orchestrator": self.orchestrator, "settings": self.settings, "draining": self.draining}
+            {
+                "orchestrator": self.orchestrator,
+                "settings": self.settings,
+                "draining": self.draining,
+                "metrics": Metrics(),
+            }
         )
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:

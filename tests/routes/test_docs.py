@@ -43,6 +43,7 @@ async def test_the_document_describes_the_routes(client: httpx.AsyncClient) -> N
         "/v1/models",
         "/v1/models/{model_id}",
         "/v1/chat/completions",
+        "/metrics",
         "/v1/completions",
     }
     chat = document["paths"]["/v1/chat/completions"]["post"]
