@@ -39,7 +39,9 @@ def error_response(request: Request[Any, Any, Any], error: ApiError) -> Response
 
 
 def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
-    """Litestar's own refusals (no such route, wrong method, body too large, ...)."""
+    """Litestar's own refusals (no such route, wrong method, body too large, ...); its 500s are faults of ours."""
+    if error.status_code >= 500:
+        return on_exception(request, error)
     headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
     code = _CODES.get(error.status_code)
     return error_response(request, ApiError(error.status_code, _in_words(request, error), code=code, headers=headers))

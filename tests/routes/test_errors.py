@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import httpx
 import pytest
+from litestar.exceptions import ImproperlyConfiguredException
+
+from tests.routes.serving import ScriptedOrchestrator, Served
 
 NO_ROUTE = ["/", "/v1", "/v1/health", "/v1/chat", "/v1/chat/completions/x", "/docs/x", "/docs/assets/../sse.py"]
 
@@ -32,3 +35,12 @@ async def test_the_wrong_method(client: httpx.AsyncClient, method: str, path: st
 async def test_a_host_header_that_is_none(client: httpx.AsyncClient) -> None:
     answer = await client.get("/livez", headers=[(b"Host", b"caf\xe9 fr")])
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+async def test_a_fault_that_litestar_found_is_a_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    served = Served(ScriptedOrchestrator([ImproperlyConfiguredException("/secret/path")]))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(served.app), base_url="http://test") as client:
+        answer = await client.post("/v1/completions", json={})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in answer.text
+    assert "/secret/path" in caplog.text
