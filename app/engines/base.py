@@ -49,7 +49,7 @@ class Engine(Protocol):
         ...
 
     async def call(self, method: str, arguments: bytes) -> bytes:
-        """Answer a Call; JSON in, JSON out.
+        """Answer a Call; JSON in, JSON out. "metrics" is answered with Prometheus' text format, or refused with 404.
 
         Raises:
             EngineError: unknown method or bad arguments.

@@ -56,6 +56,12 @@ class _Body(msgspec.Struct):
         return [word + " " for word in text.split()][: self.max_tokens]
 
 
+_EXPOSITION = b"""# HELP stub:steps_total Steps of the stub.
+# TYPE stub:steps_total counter
+stub:steps_total{engine="0"} %d
+"""
+
+
 class StubEngine:
     """Implements app.engines.base.Engine."""
 
@@ -118,6 +124,8 @@ class StubEngine:
         if method == "tokenize":
             body = msgspec.json.decode(arguments, type=_Body)
             return msgspec.json.encode({"count": len(body.words()), "tokens": list(range(len(body.words())))})
+        if method == "metrics":
+            return _EXPOSITION % self._load.steps
         raise EngineError(m.Failed(404, f"this engine has no {method}", "not_found_error"))
 
     def load(self) -> m.Load:

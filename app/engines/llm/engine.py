@@ -76,12 +76,17 @@ class LlmEngine:
         await self._up().answer(request)
 
     async def call(self, method: str, arguments: bytes) -> bytes:
-        """Answer "tokenize", "detokenize" or "models" (vLLM's request and response bodies).
+        """Answer "tokenize", "detokenize" or "models" (vLLM's request and response bodies), or "metrics" as text.
 
         Raises:
             EngineError: unknown method or bad arguments.
         """
-        return await self._up().call(method, arguments)
+        serving = self._up()
+        if method == "metrics":
+            from app.engines.llm.exposition import exposition
+
+            return await asyncio.to_thread(exposition)
+        return await serving.call(method, arguments)
 
     def _up(self) -> Serving:
         if self._serving is None:
