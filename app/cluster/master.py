@@ -18,9 +18,10 @@ from pathlib import Path
 import msgspec
 
 from app.cluster.identity import Server
+from app.cluster.locks import Lock
 from app.cluster.process import spawn_undertaker
 from app.cluster.registry import Registry
-from app.cluster.rundir import Lock, Phase, RunDir, StartupError, State
+from app.cluster.rundir import Phase, RunDir, StartupError, State
 from app.cluster.supervisor import Supervisor
 from app.settings.models import prepare
 from app.settings.schema import Settings

@@ -11,8 +11,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import shutil
@@ -22,9 +20,10 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from app.cluster.identity import Server, current_server
+from app.cluster.locks import Lock, is_locked
 
 Phase = Literal["", "spawning", "starting", "ready", "failed", "exited"]
 
@@ -45,41 +44,6 @@ class State:
     error: str = ""
     restarts: int = 0
     detail: str = ""
-
-
-class Lock:
-    """An flock on a file of the run directory. Never blocks; closing it, or the death of the process, releases it."""
-
-    def __init__(self, path: Path) -> None:
-        self._file: IO[str] = open(path, "a")  # noqa: SIM115 - held for the life of the lock
-
-    def try_exclusive(self) -> bool:
-        return self._try(fcntl.LOCK_EX)
-
-    def try_shared(self) -> bool:
-        return self._try(fcntl.LOCK_SH)
-
-    def release(self) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def is_at(self, path: Path) -> bool:
-        """Whether the locked file still is the one at `path` (the directory may have been removed meanwhile)."""
-        try:
-            return os.path.samestat(os.fstat(self._file.fileno()), path.stat())
-        except FileNotFoundError:
-            return False
-
-    def _try(self, how: int) -> bool:
-        try:
-            fcntl.flock(self._file, how | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise
-        return True
 
 
 @dataclass(frozen=True)
@@ -247,18 +211,6 @@ class RunDir:
         with open(handle, "wb") as file:
             file.write(content)
         return Path(draft)
-
-
-def is_locked(path: Path) -> bool:
-    """Whether another process holds an exclusive lock on the file; a missing file is not locked."""
-    try:
-        with open(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 def sweep() -> None:

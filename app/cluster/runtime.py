@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from app.cluster.locks import Lock
 from app.cluster.process import spawn_master, spawn_undertaker
-from app.cluster.rundir import Lock, RunDir, StartupError, State
+from app.cluster.rundir import RunDir, StartupError, State
 from app.settings.problems import ConfigError
 from app.settings.schema import Settings
 from app.signals import Shutdown
@@ -202,7 +203,9 @@ def settle(run_dir: RunDir, resolve: Callable[[], Settings]) -> Settings:
     try:
         own = resolve()
     except ConfigError as error:
-        logger.warning("this server keeps the settings it started with; what this worker sees now is invalid: %s", error)
+        logger.warning(
+            "this server keeps the settings it started with; what this worker sees now is invalid: %s", error
+        )
         return _decode(stored)
     return _adopt(stored, own)
 

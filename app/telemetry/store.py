@@ -15,7 +15,7 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.cluster.rundir import Lock, is_locked
+from app.cluster.locks import Lock, is_locked
 
 logger = logging.getLogger("app.telemetry")
 

@@ -1,0 +1,40 @@
+"""Fixtures that several folders use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from app.cluster.identity import Server
+from app.cluster.rundir import RunDir
+from tests.servers import wait_for
+
+
+@pytest.fixture
+def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place of its own for the run directories of this test; fails if a master cannot be made to leave.
+
+    pytest's tmp_path is too long for Unix sockets.
+    """
+    root = Path(tempfile.mkdtemp(prefix="ot", dir="/tmp"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(root))
+    monkeypatch.delenv("OMNI_RUN_DIR", raising=False)
+    base = root / f"omni-{os.getuid()}"
+    yield base
+    for lock in base.glob("*/master.lock"):
+        _end_master(RunDir(lock.parent, Server(0, 0)))
+    shutil.rmtree(root)
+
+
+def _end_master(run_dir: RunDir) -> None:
+    if run_dir.master_alive():
+        with suppress(ProcessLookupError):
+            os.kill(run_dir.read_state().pid, signal.SIGTERM)
+        wait_for(lambda: not run_dir.master_alive(), 15, f"the master of {run_dir.path} to leave")
