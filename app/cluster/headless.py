@@ -60,6 +60,7 @@ def _spec(settings: Settings, stage: StageConfig) -> ReplicaSpec:
         served_model_names=settings.served_model_names,
         shutdown_timeout=master.shutdown_timeout,
         slow_client_timeout=settings.server.slow_client_timeout_s,
+        media=settings.media,
         parent_pid=os.getpid(),
     )
 

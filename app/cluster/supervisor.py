@@ -77,6 +77,7 @@ class Supervisor:
             served_model_names=self._settings.served_model_names,
             shutdown_timeout=self._settings.master.shutdown_timeout,
             slow_client_timeout=self._settings.server.slow_client_timeout_s,
+            media=self._settings.media,
             parent_pid=os.getpid(),
         )
 

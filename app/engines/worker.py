@@ -37,7 +37,7 @@ def build_engine(spec: ReplicaSpec) -> Engine:
         case "llm":
             from app.engines.llm.engine import LlmEngine
 
-            return LlmEngine(spec.stage, spec.served_model_names)
+            return LlmEngine(spec.stage, spec.served_model_names, spec.media)
         case "stub":
             from app.engines.stub import StubEngine
 

@@ -11,8 +11,10 @@ class MediaError(EngineError):
     """A client's mistake, so 400 or 413; engines let it pass.
 
     The message names neither addresses nor paths: what a host name resolves to, and which files exist, is no business
-    of the client.
+    of the client. `source` is the URL, where whoever raises it knows; it tells which of several media is meant.
     """
+
+    source: str = ""
 
     def __init__(self, status: int, message: str, *, code: str, param: str | None = None) -> None:
         super().__init__(Failed(status, message, default_type(status), param, code))

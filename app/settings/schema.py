@@ -66,14 +66,15 @@ class MasterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class MediaConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a replica loads for the image, audio and video parts of requests, beside data URLs: nothing unless named.
 
-    `allowed_media_domains` are host names, `*.example.org`, or `*`. Limits hold for one part; `max_pixels` counts what
-    is decoded of it, all frames of a video together. Times in seconds, sizes in bytes.
+    `allowed_media_domains` are host names, `*.example.org`, or `*`. Limits hold for one part; `max_video_pixels`
+    counts the frames taken of a video together. Times in seconds, sizes in bytes.
     """
 
     allowed_media_domains: list[str] = []
     allowed_local_media_path: str = ""
     max_bytes: int = 64 << 20
     max_pixels: int = 178_956_970
+    max_video_pixels: int = 512 << 20
     max_seconds: float = 600.0
     timeout_s: float = 30.0
     max_redirects: int = 3

@@ -46,8 +46,16 @@ MEDIA_FLAGS = (
         default=_DEFAULT.max_pixels,
         least=1,
         most=_DEFAULT.max_pixels,
-        help="Most pixels decoded from one image, or from all frames taken of one video. "
-        "The default is the most that Pillow opens.",
+        help="Most pixels of one image or video frame. The default is the most that Pillow opens.",
+    ),
+    Flag(
+        name="max-video-pixels",
+        kind="int",
+        group="media",
+        target="media.max_video_pixels",
+        default=_DEFAULT.max_video_pixels,
+        least=1,
+        help="Most pixels of all frames together that are taken of one video; each costs three bytes of memory.",
     ),
     Flag(
         name="max-media-seconds",

@@ -25,6 +25,8 @@ _SAMPLING_DEFAULTS = frozenset(
 _OURS = {
     "model": "the stage's `model`",
     "served_model_name": "--served-model-name",
+    "allowed_local_media_path": "--allowed-local-media-path",
+    "allowed_media_domains": "--allowed-media-domains",
 }
 
 

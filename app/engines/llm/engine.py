@@ -11,7 +11,7 @@ from app.cluster.messages import Capabilities, Failed, Load
 from app.engines.base import EngineError, Request
 from app.engines.llm import arguments
 from app.engines.llm.startup import StartPlan
-from app.settings.schema import StageConfig
+from app.settings.schema import MediaConfig, StageConfig
 
 if TYPE_CHECKING:
     from app.engines.llm.frontend import Frontend, StepMeter
@@ -24,8 +24,9 @@ _SHUTDOWN_S = 3.0
 class LlmEngine:
     """Implements app.engines.base.Engine. Kinds: "chat" and "completion"; the body is the raw OpenAI request."""
 
-    def __init__(self, stage: StageConfig, served_model_names: list[str]) -> None:
+    def __init__(self, stage: StageConfig, served_model_names: list[str], media: MediaConfig | None = None) -> None:
         self._stage = stage
+        self._media = media or MediaConfig()
         self._served_model_names = served_model_names
         # EngineCore dies with the *thread* that forked it (PR_SET_PDEATHSIG), so this one lives until stop().
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm-parent")
@@ -53,9 +54,10 @@ class LlmEngine:
         plan.prepare()
         args = arguments.parse(self._stage, self._served_model_names, plan.defaults())
         config = plan.configure(args)
-        from app.engines.llm import media  # noqa: F401 -- registers the connector
+        from app.engines.llm import media
         from app.engines.llm.frontend import Frontend, StepMeter
 
+        media.install(self._media)
         meter = StepMeter()
         frontend = Frontend.from_vllm_config(
             config,

@@ -24,6 +24,8 @@ from app.engines.llm.completion import CompletionServing, PreparedStream, WholeT
 from app.engines.llm.errors import engine_dead, raise_if_error, refusal
 from app.engines.llm.events import Json, ResponseReader, TextSink
 from app.engines.llm.frontend import Batch, Frontend
+from app.engines.llm.media import locate
+from app.media.errors import MediaError
 
 
 class Serving:
@@ -58,6 +60,8 @@ class Serving:
         try:
             with batch:
                 await (self._answer_chat if request.kind == "chat" else self._answer_completion)(request, batch)
+        except MediaError as error:
+            raise error.at(locate(request.body, error.source) or prompt) from error
         except Exception as error:
             if self._frontend.errored:
                 raise engine_dead() from error

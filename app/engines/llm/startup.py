@@ -45,7 +45,7 @@ class StartPlan:
             os.environ.setdefault(name, value)
 
     def _environment(self) -> dict[str, str]:
-        environment = {"VLLM_MEDIA_CONNECTOR": "omni-app", "VLLM_NO_USAGE_STATS": "1"}
+        environment = {"VLLM_NO_USAGE_STATS": "1"}
         if not self._cpu:
             # As `vllm serve` does: a fork would inherit whatever the replica did to the device.
             return environment | {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
