@@ -18,7 +18,7 @@ from app.cluster import messages as m
 from app.cluster.pidfd import PidWatch
 from app.cluster.restarts import Restarts
 from app.cluster.rundir import StartupError
-from app.cluster.transport import Authenticator, Channel, Frames, is_loopback, listen_address, new_context, router
+from app.cluster.transport import Authenticator, Channel, Frames, bind, is_loopback, listen_address, new_context, router
 from app.settings.schema import Settings, stage_digest
 
 logger = logging.getLogger("app.cluster")
@@ -85,7 +85,7 @@ class Registry:
         self._authenticator.start()
         socket = router(self._context)
         try:
-            socket.bind(self._ipc)
+            bind(socket, self._ipc)
             self._bind_tcp(socket)
         except Exception:
             socket.close(0)
@@ -105,7 +105,7 @@ class Registry:
             )
         where = f"{master.address} port {master.port}"
         try:
-            socket.bind(listen_address(master.address, master.port))
+            bind(socket, listen_address(master.address, master.port))
         except (OSError, zmq.ZMQError) as error:
             raise StartupError(f"cannot listen for headless replicas on {where}: {error.strerror}") from error
 
@@ -197,7 +197,8 @@ class Registry:
     def _on_report(self, identity: bytes, message: m.Heartbeat | m.Ready | m.Bye) -> None:
         key, member = self._member_of(identity)
         if key is None or member is None:
-            self._send(identity, m.Reregister())
+            if not isinstance(message, m.Bye):
+                self._send(identity, m.Reregister())
             return
         member.seen = time.monotonic()
         info = member.info

@@ -111,6 +111,16 @@ def router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     return socket
 
 
+def bind(socket: zmq.Socket[bytes], address: str) -> None:
+    """Bind; an IPv4 address stays one in LAST_ENDPOINT, where an IPv6 socket would turn it into ::ffff:a.b.c.d.
+
+    Raises:
+        zmq.ZMQError: the address is in use or not of this machine.
+    """
+    socket.ipv6 = "[" in address
+    socket.bind(address)
+
+
 def dealer(context: zmq.Context[zmq.Socket[bytes]], address: str, identity: bytes, token: str) -> zmq.Socket[bytes]:
     """A DEALER connected to `address`; reconnects by itself."""
     socket = context.socket(zmq.DEALER)
