@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable
 from time import perf_counter
 from typing import Literal
@@ -14,11 +15,18 @@ from app.telemetry.metrics import Metrics
 
 EndReason = Literal["done", "client_disconnect", "failed", "rejected", "timeout", "shutdown"]
 
+_BOUNDS = f.INTER_TOKEN.buckets
+_INTERVALS = len(_BOUNDS) + 1
+
+
+_FLUSH_BATCHES = 32
+"""Shared memory is written once for so many batches: a write to it costs as much as all else that a batch costs."""
+
 
 class RequestMeter:
     """Made when a request is submitted to a replica of `stage`; `end` has to be called, the first call counts.
 
-    `model` is a served name. Batches of events cost one observation each, however many tokens they hold.
+    `model` is a served name. `take` lies on the path of every token and is written for speed.
     """
 
     def __init__(self, metrics: Metrics, model: str, stage: int, *, clock: Callable[[], float] = perf_counter) -> None:
@@ -26,16 +34,18 @@ class RequestMeter:
         self._model = model
         self._stage = str(stage)
         self._clock = clock
-        self._inter_token = metrics.histogram(f.INTER_TOKEN, model)
-        self._generated = metrics.value(f.GENERATION_TOKENS, model)
         self._phase = metrics.value(f.REQUESTS_WAITING, model)
         self._phase.add()
         self._started = clock()
-        self._last = 0.0
-        self._tokens = 0
-        self._pieces = 0
         self._usage: m.Usage | None = None
         self._ended = False
+        self._last = 0.0
+        self._flushed = 0.0
+        self._batches = 0
+        self._pieces = 0
+        self._tokens = 0
+        self._tokens_flushed = 0
+        self._intervals = [0] * _INTERVALS
 
     def accepted(self) -> None:
         """A replica has taken it; also called when a second one has."""
@@ -47,30 +57,43 @@ class RequestMeter:
     def take(self, events: list[m.AnyEvent]) -> None:
         """One batch of its answer, as it arrives."""
         tokens = pieces = 0
-        finished = False
         for event in events:
-            match event:
-                case m.Delta():
-                    tokens += event.tokens
-                case m.Chunk():
-                    pieces += 1
-                case m.Usage():
-                    self._usage = event
-                case m.Finish():
-                    finished = True
-        if tokens or pieces:
-            self._observe(tokens + pieces, whole=finished)
-            self._tokens += tokens
-            self._pieces += pieces
-            self._generated.add(tokens)
-
-    def _observe(self, tokens: int, *, whole: bool) -> None:
+            kind = type(event)
+            if kind is m.Delta:
+                tokens += event.tokens  # type: ignore[union-attr]
+            elif kind is m.Chunk:
+                pieces += 1
+            elif kind is m.Usage:
+                self._usage = event  # type: ignore[assignment]
+        arrived = tokens + pieces
+        if not arrived:
+            return
         now = self._clock()
-        if self._last:
-            self._inter_token.observe((now - self._last) / tokens, tokens)
-        elif not whole:  # an answer in one piece has no first token
-            self._metrics.histogram(f.TIME_TO_FIRST_TOKEN, self._model).observe(now - self._started)
+        self._tokens += tokens
+        self._pieces += pieces
+        if not self._last:
+            self._first(now, events)
+            return
+        self._intervals[bisect_left(_BOUNDS, (now - self._last) / arrived)] += arrived
         self._last = now
+        self._batches += 1
+        if self._batches == _FLUSH_BATCHES:
+            self._flush()
+
+    def _first(self, now: float, events: list[m.AnyEvent]) -> None:
+        self._last = self._flushed = now
+        if not any(isinstance(event, m.Finish) for event in events):  # an answer in one piece has no first token
+            self._metrics.histogram(f.TIME_TO_FIRST_TOKEN, self._model).observe(now - self._started)
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._batches:
+            self._metrics.histogram(f.INTER_TOKEN, self._model).add(self._intervals, self._last - self._flushed)
+            self._intervals = [0] * _INTERVALS
+            self._flushed = self._last
+            self._batches = 0
+        self._metrics.value(f.GENERATION_TOKENS, self._model).add(self._tokens - self._tokens_flushed)
+        self._tokens_flushed = self._tokens
 
     def aborted(self, reason: EndReason) -> None:
         """A replica was told to stop working on it."""
@@ -82,6 +105,7 @@ class RequestMeter:
             return
         self._ended = True
         self._phase.add(-1)
+        self._flush()
         self._count_rest()
         self._metrics.value(f.REQUESTS_ENDED, self._model, reason).add()
         if reason == "done":
@@ -93,7 +117,7 @@ class RequestMeter:
         if self._usage is not None:
             self._metrics.value(f.PROMPT_TOKENS, self._model).add(self._usage.prompt_tokens)
             total = self._usage.completion_tokens
-        self._generated.add(max(0, total - self._tokens))
+        self._metrics.value(f.GENERATION_TOKENS, self._model).add(max(0, total - self._tokens))
 
 
 def reason_of(error: BaseException) -> EndReason:
