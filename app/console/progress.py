@@ -10,26 +10,29 @@ _CLEAR = "\r\x1b[K"
 
 
 class Progress:
-    """Prints steps as they come. `tick()` is for terminals: it redraws the current step with its age."""
+    """Tells steps and, on a terminal, how long they have taken. Other processes may print to the same terminal."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
         self._stream = stream
         self._terminal = stream.isatty()
         self._began = time.monotonic()
         self._step = ""
-        self._step_began = self._began
 
     def step(self, text: str) -> None:
-        """A new step has begun. The same text again is the same step."""
-        if text == self._step:
-            return
-        self._write(f"{self._clear}[{self._age(self._began)}] {text}\n")
-        self._step, self._step_began = text, time.monotonic()
+        """A new step has begun: one line. The same text again is the same step."""
+        if text != self._step:
+            self.watch(text)
+            self._write(f"{self._clear}{self._line()}\n")
+
+    def watch(self, text: str) -> None:
+        """A new step has begun that somebody else tells."""
+        self._step = text
 
     def tick(self) -> None:
-        """Redraw on a terminal; nothing elsewhere."""
+        """Redraw the step with the time since the start, on a terminal; nothing elsewhere."""
         if self._terminal and self._step:
-            self._write(f"{self._clear}... {self._age(self._step_began)}")
+            # The cursor goes back to the first column, so that what others print replaces this line.
+            self._write(f"{_CLEAR}{self._line()}\r")
 
     def end(self) -> None:
         """Take the redrawn line away."""
@@ -39,9 +42,8 @@ class Progress:
     def _clear(self) -> str:
         return _CLEAR if self._terminal else ""
 
-    @staticmethod
-    def _age(since: float) -> str:
-        return f"{time.monotonic() - since:5.1f} s"
+    def _line(self) -> str:
+        return f"[{time.monotonic() - self._began:5.1f} s] {self._step}"
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

@@ -1,4 +1,6 @@
-"""The voice of `omni-app serve`: follows the start in the run directory, then says where the server is and how to ask.
+"""The last word of `omni-app serve`: where the server is and how to ask it, once it is ready.
+
+Until then a terminal sees the current step with its age. The steps themselves are told by the master's log.
 
 `python -m app.console.report FACTS`, where FACTS is a Server in JSON. Ends when all is said, or with its parent.
 """
@@ -54,7 +56,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 def main() -> None:
-    """Follow the start and tell it."""
+    """Wait for the server and announce it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal_on_parent_death(signal.SIGKILL)
     server = msgspec.json.decode(sys.argv[1], type=Server)
@@ -65,15 +67,15 @@ def main() -> None:
 
 
 def follow(server: Server, progress: Progress) -> bool:
-    """Tell the steps until the server answers; False if it failed or its main process is gone."""
+    """Follow the steps until the server answers; False if it failed or its main process is gone."""
     run_dir = RunDir(Path(server.run_dir), current_server())
-    progress.step("starting")
+    progress.watch("starting")
     while os.getppid() == server.parent:
         state = run_dir.read_state()
         if state.phase == "failed":
             return False
         if state.phase == "starting" and state.detail:
-            progress.step(state.detail)
+            progress.watch(state.detail)
         if state.phase == "ready" and is_ready(server):
             return True
         progress.tick()

@@ -27,8 +27,8 @@ def test_a_terminal_sees_the_seconds_go_by() -> None:
     progress = Progress(out)
     progress.tick()
     assert out.getvalue() == ""
-    progress.step("one")
+    progress.watch("one")
     progress.tick()
-    assert out.getvalue().endswith("one\n\r\x1b[K...   0.0 s")
+    assert out.getvalue() == "\r\x1b[K[  0.0 s] one\r"
     progress.end()
     assert out.getvalue().endswith("\r\x1b[K")
