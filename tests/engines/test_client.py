@@ -1,0 +1,274 @@
+"""Credit: nothing is lost, nothing changes its order, and a client that does not read costs what it was promised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cluster import messages as m
+from app.engines.base import EngineError, Request
+from app.engines.client import Client
+from app.engines.stub import StubEngine
+from tests.clusters import settings, text_of
+
+LARGE = 1 << 30
+
+
+class Wire:
+    """Where a Client's messages go; what a Channel would put on its socket."""
+
+    def __init__(self) -> None:
+        self.messages: list[m.Events] = []
+
+    def send(self, frames: list[bytes]) -> None:
+        identity, frame = frames
+        assert identity == b"me"
+        message = m.decode_data(frame)
+        assert isinstance(message, m.Events)
+        self.messages.append(message)
+
+    @property
+    def events(self) -> list[m.AnyEvent]:
+        return [event for message in self.messages for _, event in message.items]
+
+
+class Script(StubEngine):
+    """An engine that does what the test says."""
+
+    def __init__(self, run: Callable[[Request], Awaitable[None]]) -> None:
+        super().__init__(settings().stages[0])
+        self._script = run
+
+    async def run(self, request: Request) -> None:
+        await self._script(request)
+
+
+def client(run: Callable[[Request], Awaitable[None]]) -> tuple[Client, Wire]:
+    wire = Wire()
+    return Client(b"me", wire, Script(run)), wire  # type: ignore[arg-type]
+
+
+def start(run: Callable[[Request], Awaitable[None]], credit: int = LARGE) -> tuple[Client, Wire]:
+    one, wire = client(run)
+    one.submit(m.Submit("r", "chat", "", credit), b"", refuse=None)
+    return one, wire
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+deltas = st.builds(m.Delta, st.integers(0, 2), st.text(max_size=300), st.integers(0, 3))
+chunks = st.builds(m.Chunk, st.integers(0, 2), st.binary(max_size=300))
+finishes = st.builds(m.Finish, st.integers(0, 2), st.just("stop"))
+steps = st.lists(deltas | chunks | finishes | st.integers(0, 600), max_size=60)
+
+
+def joined(events: list[m.AnyEvent]) -> list[m.AnyEvent]:
+    """The events with neighbouring deltas of one choice as one: what coalescing must not change."""
+    result: list[m.AnyEvent] = []
+    for event in events:
+        last = result[-1] if result else None
+        if isinstance(event, m.Delta) and isinstance(last, m.Delta) and last.index == event.index:
+            result[-1] = m.Delta(last.index, last.text + event.text, last.tokens + event.tokens)
+        else:
+            result.append(event)
+    return result
+
+
+@given(steps, st.integers(0, 1500))
+def test_random_credit_loses_nothing_reorders_nothing_and_is_never_overdrawn(
+    script: list[m.AnyEvent | int], window: int
+) -> None:
+    async def check() -> None:
+        emitted: list[m.AnyEvent] = []
+        granted = window
+
+        async def run(request: Request) -> None:
+            nonlocal granted
+            for step in script:
+                if isinstance(step, int):
+                    granted += step
+                    one.credit("r", step)
+                else:
+                    emitted.append(step)
+                    request.emit(step)
+                await asyncio.sleep(0)
+                costs = [m.cost(event) for event in wire.events]
+                assert sum(costs) - (costs[-1] if costs else 0) <= granted
+            request.emit(m.Done())
+
+        one, wire = start(run, window)
+        task = one.requests["r"].task
+        assert task is not None
+        await task
+        one.credit("r", LARGE)
+        await turns()
+        assert joined(wire.events) == joined([*emitted, m.Done()])
+        assert one.requests == {}
+
+    asyncio.run(check())
+
+
+async def test_out_of_credit_the_text_of_a_choice_becomes_one_event() -> None:
+    async def run(request: Request) -> None:
+        for number in range(1000):
+            request.emit(m.Delta(0, f"{number} "))
+        request.emit(m.Done())
+
+    one, wire = start(run, credit=1)
+    await turns()
+    assert wire.events == [m.Delta(0, "0 ")]
+    assert "r" in one.requests, "a finished request whose events are held must still hear of credit"
+    one.credit("r", LARGE)
+    await turns()
+    assert len(wire.events) == 3
+    assert text_of(wire.events) == "".join(f"{number} " for number in range(1000))
+    assert sum(x.tokens for x in wire.events if isinstance(x, m.Delta)) == 1000
+    assert one.requests == {}
+
+
+async def test_a_producer_waits_for_credit() -> None:
+    made: list[int] = []
+
+    async def run(request: Request) -> None:
+        for number in range(10):
+            await request.ready()
+            made.append(number)
+            request.emit(m.Chunk(0, b"x" * 800))  # costs 1000
+
+    one, _ = start(run, credit=2500)
+    await turns(30)
+    assert made == [0, 1, 2]
+    one.credit("r", 400)  # still in debt by 100
+    await turns(30)
+    assert made == [0, 1, 2]
+    one.credit("r", 1700)
+    await turns(30)
+    assert made == [0, 1, 2, 3, 4]
+    one.credit("unknown", 5)
+
+
+async def test_one_turn_is_one_message() -> None:
+    async def run(request: Request) -> None:
+        for _ in range(3):
+            request.emit(m.Delta(0, "x"))
+        await asyncio.sleep(0.01)
+        request.emit(m.Done())
+
+    one, wire = client(run)
+    for name in ("a", "b"):
+        one.submit(m.Submit(name, "chat"), b"", refuse=None)
+    await asyncio.sleep(0.1)
+    assert [len(message.items) for message in wire.messages] == [6, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (EngineError(m.Failed(422, "not this", "invalid_request_error")), 422, "not this"),
+        (ZeroDivisionError("secret detail"), 500, "ZeroDivisionError in the engine; see the server's log"),
+    ],
+)
+async def test_an_error_is_the_last_event_and_keeps_its_details_to_the_log(
+    error: Exception, status: int, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(request: Request) -> None:
+        request.emit(m.Accepted())
+        raise error
+
+    one, wire = start(run)
+    await turns()
+    (_, failed) = wire.events
+    assert isinstance(failed, m.Failed)
+    assert (failed.status, failed.message) == (status, message)
+    assert ("secret detail" in caplog.text) == (status == 500)
+    assert one.requests == {}
+
+
+async def test_a_refused_request_never_starts() -> None:
+    async def run(request: Request) -> None:
+        raise AssertionError("it ran")
+
+    one, wire = client(run)
+    one.submit(m.Submit("r", "chat"), b"", refuse=m.Failed(503, "draining"))
+    await turns()
+    assert wire.events == [m.Failed(503, "draining")]
+    assert one.requests == {}
+
+
+async def hang(request: Request) -> None:
+    request.emit(m.Accepted())
+    await asyncio.Event().wait()
+
+
+async def test_an_abort_cancels_and_nothing_more_is_sent() -> None:
+    ended: list[str] = []
+
+    async def run(request: Request) -> None:
+        try:
+            await hang(request)
+        finally:
+            ended.append(request.request_id)
+
+    one, wire = start(run)
+    await turns()
+    one.abort("r")
+    one.abort("r")
+    await turns()
+    assert ended == ["r"]
+    assert wire.events == [m.Accepted()]
+    assert one.requests == {}
+
+
+async def test_an_abort_before_the_first_step_starts_nothing() -> None:
+    one, wire = start(hang)
+    one.abort("r")
+    await turns()
+    assert wire.events == []
+
+
+async def test_a_dead_client_is_sent_nothing() -> None:
+    one, wire = start(hang)
+    one.submit(m.Submit("s", "chat"), b"", refuse=m.Failed(503, "draining"))
+    one.cancel_all()
+    await turns()
+    assert (wire.messages, one.requests) == ([], {})
+
+
+async def test_a_client_that_was_only_silent_learns_what_it_lost() -> None:
+    one, wire = start(hang)
+    await turns()
+    one.expire()
+    await turns()
+    (_, failed) = wire.events
+    assert isinstance(failed, m.Failed)
+    assert failed.code == "replica_lost"
+    assert one.requests == {}
+
+
+async def test_who_does_not_read_is_ended_and_who_reads_is_not() -> None:
+    async def talk(request: Request) -> None:
+        while True:
+            await request.ready()
+            request.emit(m.Delta(0, "x" * 100))
+            await asyncio.sleep(0.001)
+
+    one, wire = client(talk)
+    one.submit(m.Submit("deaf", "chat", "", 1000), b"", refuse=None)
+    one.submit(m.Submit("reader", "chat", "", LARGE), b"", refuse=None)
+    await asyncio.sleep(0.2)
+    one.end_slow_readers(limit_s=60)
+    assert set(one.requests) == {"deaf", "reader"}
+    one.end_slow_readers(limit_s=0.1)
+    await turns()
+    assert set(one.requests) == {"reader"}
+    failures = [(name, x.code) for x_ in wire.messages for name, x in x_.items if isinstance(x, m.Failed)]
+    assert failures == [("deaf", "slow_client")]
+    one.cancel_all()
+    await turns()
