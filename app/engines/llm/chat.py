@@ -51,12 +51,12 @@ class ChatServing(OpenAIServingChat):  # type: ignore[misc]
         )
 
     def _parses(self, request: ChatCompletionRequest) -> bool:
-        """Whether a parser may change the text: most tool parsers leave it alone when the request has no tools."""
+        """Whether a parser may change the text: most tool parsers leave it alone when no tool may be called."""
         parser = self.parser_cls
         if parser is None:
             return False
         tool_parser = parser.tool_parser_cls
-        idle = tool_parser is not None and not tool_parser.engine_based_streaming and not request.tools
+        idle = tool_parser is not None and not tool_parser.engine_based_streaming and request.tool_choice == "none"
         return parser.reasoning_parser_cls is not None or not idle
 
     def usage_details(self, cached: int | None, created: int | None, media: dict[str, int]) -> Json:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm.outputs import RequestOutput
@@ -29,6 +30,8 @@ class Generation:
         self._start = start
         self._tell_admitted = admitted
         self._collector: RequestOutputCollector | None = None
+        self._early: list[RequestOutput | Exception] = []
+        self._taken = False
         self._finished = False
 
     @property
@@ -48,7 +51,7 @@ class Generation:
             Exception: vLLM's reason to refuse it.
         """
         if self._collector is None:
-            starting = asyncio.ensure_future(self._start())
+            starting = asyncio.ensure_future(self._hand_over())
             try:
                 self._collector = await asyncio.shield(starting)
             except asyncio.CancelledError:
@@ -57,6 +60,23 @@ class Generation:
             self._tell_admitted()
         return self._collector
 
+    async def _hand_over(self) -> RequestOutputCollector:
+        """Until somebody takes the outputs, keep each one: vLLM would merge them, and a token would lose its chunk."""
+        collector = await self._start()
+        first = collector.get_nowait()  # with n > 1 the first choices run while the last ones are handed over
+        if first is not None:
+            self._early.append(first)
+        collector.put = self._early.append
+        return collector
+
+    def _give(self, collector: RequestOutputCollector, put: Callable[[RequestOutput | Exception], None]) -> None:
+        """Outputs go to `put` from now on, first those that were kept."""
+        self._taken = True
+        collector.put = put
+        for output in self._early:
+            put(output)
+        self._early.clear()
+
     def __aiter__(self) -> AsyncIterator[RequestOutput]:
         return self
 
@@ -64,6 +84,8 @@ class Generation:
         if self._finished:
             raise StopAsyncIteration
         collector = await self.admit()
+        if not self._taken:
+            self._give(collector, partial(type(collector).put, collector))
         output = collector.get_nowait() or await collector.get()
         self._finished = output.finished
         return output
@@ -93,10 +115,7 @@ class Generation:
                 if output.finished:
                     finished.set_result(None)
 
-        early = collector.get_nowait()
-        if early is not None:
-            put(early)
-        collector.put = put
+        self._give(collector, put)
         await finished
         self._finished = True
 
