@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 from litestar import Litestar
 from litestar.enums import ScopeType
-from litestar.types import LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
+from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
 from app.asgi import failure_message
 from app.cluster.rundir import RunDir
@@ -21,7 +21,7 @@ from app.engine_life import run_engine
 from app.mounting import mounted_scope
 from app.pipeline.orchestrator import Orchestrator
 from app.protocol.errors import ApiError
-from app.routes import exception_handlers, handlers
+from app.routes import exception_handlers, gate, handlers
 from app.routes.docs import openapi_config
 from app.routes.trace import traced
 from app.settings.resolve import resolve
@@ -61,9 +61,16 @@ class OmniApp(Litestar):
                 await refuse(refusal, scope, receive, send)
                 return
         if scope["type"] == ScopeType.HTTP:
-            await traced(super().__call__, scope, receive, send)
+            await traced(self._answer, scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = gate.refusal(cast("HTTPScope", scope), self.settings.server, self.cors_config)
+        if refusal is None:
+            await super().__call__(scope, receive, send)
+        else:
+            await refuse(refusal, scope, receive, send)
 
     @property
     def settings(self) -> Settings:
@@ -186,6 +193,7 @@ def build(settings: Settings | None = None, *, mount: str | None = None, **flags
     app = OmniApp(
         handlers,
         exception_handlers=exception_handlers,
+        cors_config=gate.cors_config(adopted.server),
         lifespan=[run_engine],
         logging_config=None,
         openapi_config=openapi_config(),

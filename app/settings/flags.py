@@ -1,6 +1,7 @@
 """Every flag, once. Command line options, OMNI_* variables, deploy YAML keys, validation and help all come from here.
 
-The rows are in table_server.py, table_media.py and table_engine.py; this module has their shape and the look-ups.
+The rows are in table_server.py, table_access.py, table_media.py and table_engine.py; this module has their shape
+and the look-ups.
 """
 
 from __future__ import annotations
@@ -94,11 +95,12 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
 @functools.cache
 def flags() -> tuple[Flag, ...]:
     """The whole table, in the order of the help."""
+    from app.settings.table_access import ACCESS_FLAGS
     from app.settings.table_engine import ENGINE_FLAGS
     from app.settings.table_media import MEDIA_FLAGS
     from app.settings.table_server import SERVER_FLAGS
 
-    return (*SERVER_FLAGS, *MEDIA_FLAGS, *ENGINE_FLAGS)
+    return (*SERVER_FLAGS, *ACCESS_FLAGS, *MEDIA_FLAGS, *ENGINE_FLAGS)
 
 
 @functools.cache

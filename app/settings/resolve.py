@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.media.policy import HostList
+from app.settings.access import check_origins, take_keys
 from app.settings.flags import flags
 from app.settings.problems import ConfigError
 from app.settings.schema import MasterConfig, MediaConfig, ServerConfig, Settings
@@ -81,6 +82,8 @@ def _assemble(model: str, given: Mapping[str, Given], problems: list[str], warni
     media = _section(MediaConfig, "media", given, origins)
     _check_root_path(server, problems)
     _check_media(media, problems)
+    take_keys(server, given, origins, problems)
+    check_origins(server, problems)
     _check_reach(master, problems)
     resolved = resolve_stages(model, given, problems, warnings)
     return Settings(

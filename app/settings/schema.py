@@ -39,6 +39,11 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     workers: int = 1
     root_path: str = ""
     api_keys: list[str] = []
+    allowed_origins: list[str] = []
+    allowed_methods: list[str] = msgspec.field(default_factory=lambda: ["*"])
+    allowed_headers: list[str] = msgspec.field(default_factory=lambda: ["*"])
+    allow_credentials: bool = False
+    max_header_bytes: int = 64 << 10
     max_body_bytes: int = 256 << 20
     sse_keep_alive_s: float = 15.0
     boot: Literal["blocking", "background"] = "blocking"

@@ -12,10 +12,10 @@ import pytest
 
 from app.settings.flags import Flag, by_key, flags
 from app.settings.resolve import examine
-from app.settings.schema import MasterConfig, ServerConfig, Settings, StageConfig
+from app.settings.schema import MasterConfig, MediaConfig, ServerConfig, Settings, StageConfig
 
-INPUTS = {"model", "deploy_config", "stage_overrides", "stage_id"}
-"""Flags that say where settings come from; their own tests are in test_resolve.py, test_deploy.py and test_cli.py."""
+INPUTS = {"model", "api_key_file", "deploy_config", "stage_overrides", "stage_id"}
+"""Flags that say where settings come from; tested in test_resolve.py, test_access.py, test_deploy.py and test_cli.py."""
 
 ENGINE = [flag for flag in flags() if flag.target.startswith(("engine.", "stage."))]
 PLACED = [flag for flag in flags() if flag.target != "input"]
@@ -29,6 +29,8 @@ def sample(flag: Flag) -> str:
     """A legal text that is not the default (a directory that exists, where one is asked for)."""
     if flag.choices:
         return next(choice for choice in flag.choices if choice != flag.default)
+    if flag.name == "allowed-origins":
+        return "https://one.test"
     if flag.kind == "bool":
         return "false" if flag.default else "true"
     texts = {"str": "/usr", "list": "one", "json": '{"image": 2}', "count": "3k", "size": "3MiB"}
@@ -98,19 +100,19 @@ def test_stage_override_arrives(flag: Flag, model: str) -> None:
     assert place(settings, flag) == flag.value(sample(flag))
 
 
-@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, StageConfig])
+@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, MediaConfig, StageConfig])
 def test_defaults_are_those_of_the_schema(section: type[msgspec.Struct]) -> None:
-    name = {ServerConfig: "server", MasterConfig: "master", StageConfig: "stage"}[section]
+    name = {ServerConfig: "server", MasterConfig: "master", MediaConfig: "media", StageConfig: "stage"}[section]
     fields = {field.name: field for field in msgspec.structs.fields(section)}
     for flag in flags():
         if flag.target.startswith(f"{name}."):
             assert flag.default == default_of(fields[flag.field]), flag.name
 
 
-@pytest.mark.parametrize("section", [ServerConfig, MasterConfig])
+@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, MediaConfig])
 def test_every_field_has_a_flag(section: type[msgspec.Struct]) -> None:
     internal = {"heartbeat_s"}  # part of the protocol with the replicas, not a choice
-    name = {ServerConfig: "server", MasterConfig: "master"}[section]
+    name = {ServerConfig: "server", MasterConfig: "master", MediaConfig: "media"}[section]
     known = {flag.field for flag in flags() if flag.target.startswith(f"{name}.")}
     assert {field.name for field in msgspec.structs.fields(section)} - internal == known
 

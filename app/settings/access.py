@@ -1,0 +1,43 @@
+"""Checks of what decides who may call the server: keys and browser origins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.settings.schema import ServerConfig
+from app.settings.sources import Given
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@]+", re.IGNORECASE)
+
+
+def take_keys(server: ServerConfig, given: Mapping[str, Given], origins: dict[str, str], problems: list[str]) -> None:
+    """Add the keys of --api-key-file. Whoever asks for keys and names none gets a problem, never an open server."""
+    if "api_key" in given and not any(server.api_keys):
+        problems.append(f"{given['api_key'].origin}: there is no key in it; leave it out to serve without keys")
+    file = given.get("api_key_file")
+    if file is None:
+        return
+    try:
+        keys = [key for line in Path(file.value).read_text().splitlines() if (key := line.strip()) and key[0] != "#"]
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"{file.origin}: cannot read {file.value}: {error}")
+        return
+    if not keys:
+        problems.append(f"{file.origin}: there is no key in {file.value}")
+    origins["server.api_keys"] = file.origin if not server.api_keys else f"{origins['server.api_keys']}, {file.origin}"
+    server.api_keys = list(dict.fromkeys([*server.api_keys, *keys]))
+
+
+def check_origins(server: ServerConfig, problems: list[str]) -> None:
+    """Origins are compared as browsers send them, so a path or a slash at the end would never match."""
+    problems += (
+        f"--allowed-origins: {origin!r} is no origin; give scheme and host, https://chat.example.org"
+        for origin in server.allowed_origins
+        if origin != "*" and not _ORIGIN.fullmatch(origin)
+    )
+    if server.allow_credentials and "*" in server.allowed_origins:
+        problems.append(
+            "--allow-credentials with --allowed-origins * would let every web site act for its visitors: name them"
+        )

@@ -1,0 +1,71 @@
+"""Rows of the flag table for who may call the server: key file, browsers of other origins, header limit."""
+
+from __future__ import annotations
+
+from app.settings.flags import Flag
+from app.settings.schema import ServerConfig
+
+_DEFAULT = ServerConfig()
+
+ACCESS_FLAGS = (
+    Flag(
+        name="api-key-file",
+        kind="str",
+        group="server",
+        target="input",
+        metavar="FILE",
+        commands=("serve",),
+        help="File with more keys, one a line; blank lines and lines that begin with # do not count.",
+    ),
+    Flag(
+        name="allowed-origins",
+        kind="list",
+        group="server",
+        target="server.allowed_origins",
+        default=[],
+        metavar="ORIGIN...",
+        commands=("serve",),
+        help="Web sites whose pages may call the server from a browser (CORS): https://chat.example.org, "
+        "https://*.example.org, or * for all. None given: no page of another origin can.",
+    ),
+    Flag(
+        name="allowed-methods",
+        kind="list",
+        group="server",
+        target="server.allowed_methods",
+        default=_DEFAULT.allowed_methods,
+        metavar="METHOD...",
+        commands=("serve",),
+        help="Methods that those pages may use.",
+    ),
+    Flag(
+        name="allowed-headers",
+        kind="list",
+        group="server",
+        target="server.allowed_headers",
+        default=_DEFAULT.allowed_headers,
+        metavar="HEADER...",
+        commands=("serve",),
+        help="Request headers that those pages may send.",
+    ),
+    Flag(
+        name="allow-credentials",
+        kind="bool",
+        group="server",
+        target="server.allow_credentials",
+        default=False,
+        commands=("serve",),
+        help="Let those pages send cookies and client certificates, for a proxy that asks for them.",
+    ),
+    Flag(
+        name="max-header-bytes",
+        kind="size",
+        group="server",
+        target="server.max_header_bytes",
+        default=_DEFAULT.max_header_bytes,
+        least=1024,
+        metavar="SIZE",
+        commands=("serve",),
+        help="Most bytes of all headers of a request together; more get 431.",
+    ),
+)
