@@ -70,6 +70,7 @@ class OmniApp(Litestar):
         if refusal is None:
             await super().__call__(scope, receive, send)
         else:
+            scope["litestar_app"] = self  # as Litestar does; the trace of the request counts and logs by it
             await refuse(refusal, scope, receive, send)
 
     @property

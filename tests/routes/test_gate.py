@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.factory import refuse
-from app.routes import gate
+from app.factory import OmniApp
+from app.routes import exception_handlers, gate, handlers
+from app.routes.docs import openapi_config
 from tests.routes.serving import Served
 
 Connect = Callable[..., httpx.AsyncClient]
@@ -18,20 +19,19 @@ CHAT = "https://chat.example.org"
 
 @pytest.fixture
 def connect() -> Connect:
-    """A client of the routes behind the gate, as app.factory puts them together."""
+    """A client of the application as app.factory assembles it, without an engine."""
 
     def client(**server: Any) -> httpx.AsyncClient:
         served = Served(**server)
-        served.litestar.cors_config = cors = gate.cors_config(served.settings.server)
-        served.litestar.asgi_handler = served.litestar._create_asgi_handler()
-
-        async def app(scope: Any, receive: Any, send: Any) -> None:
-            refusal = gate.refusal(scope, served.settings.server, cors)
-            if refusal is None:
-                await served.app(scope, receive, send)
-            else:
-                await refuse(refusal, scope, receive, send)
-
+        app = OmniApp(
+            handlers,
+            exception_handlers=exception_handlers,
+            cors_config=gate.cors_config(served.settings.server),
+            openapi_config=openapi_config(),
+            logging_config=None,
+        )
+        app.state.update(served.litestar.state.dict())
+        app._running = True
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
     return client
@@ -108,3 +108,4 @@ async def test_headers_over_the_limit(connect: Connect) -> None:
         answer = await client.get("/livez", headers=headers)
         assert (answer.status_code, answer.json()["error"]["code"]) == (431, "headers_too_large")
         assert "--max-header-bytes" in answer.json()["error"]["message"]
+        assert answer.headers["x-request-id"]
