@@ -272,6 +272,8 @@ class Extra(Event):
 QUEUE_FULL = "queue_full"
 REPLICA_LEAVES = "replica_unavailable"
 """Each the `code` of a Failed that another replica may still accept."""
+REPLICA_LOST = "replica_lost"
+"""The `code` of what failed because a process went away while it ran."""
 
 
 class Done(Event):

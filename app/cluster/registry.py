@@ -89,7 +89,7 @@ class Registry:
             self._bind_tcp(socket)
         except Exception:
             socket.close(0)
-            self._authenticator.stop()
+            await self._authenticator.stop()
             raise
         self._channel = Channel(socket, self._on_message)
         self._housekeeping = asyncio.create_task(self._keep_house(), name="registry")
@@ -117,7 +117,7 @@ class Registry:
             for _, watch in self._workers.values():
                 watch.close()
             self._channel.close()
-            self._authenticator.stop()
+            await self._authenticator.stop()
         self._context.term()
 
     # ------------------------------------------------------------------------------------------------ messages

@@ -97,8 +97,12 @@ class Authenticator:
     def start(self) -> None:
         self._auth.start()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         self._auth.stop()
+        # pyzmq's task takes its reader off the loop in a later turn, by the number of a descriptor that is closed by
+        # now; a socket opened before that would get the number and lose its own reader.
+        for _ in range(3):
+            await asyncio.sleep(0)
 
 
 def router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:

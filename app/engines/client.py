@@ -127,7 +127,7 @@ class Client:
         for request_id in list(self.requests):
             self.abort(request_id)
             message = f"the API worker of this request was silent for {m.CLIENT_LEASE_S:g} s"
-            self.enqueue(request_id, m.Failed(503, message, "service_unavailable_error", code="replica_lost"))
+            self.enqueue(request_id, m.Failed(503, message, "service_unavailable_error", code=m.REPLICA_LOST))
 
     def credit(self, request_id: str, amount: int) -> None:
         request = self.requests.get(request_id)

@@ -22,7 +22,7 @@ import zmq
 from app import __version__
 from app.cluster import messages as m
 from app.cluster.process import die_with_parent
-from app.cluster.transport import Authenticator, AuthWatch, Channel, Frames, dealer, new_context, router
+from app.cluster.transport import Authenticator, AuthWatch, Channel, Frames, bind, dealer, new_context, router
 from app.engines.base import Engine, EngineError
 from app.engines.client import Client
 from app.engines.spec import EXIT_FAILED, EXIT_REFUSED, ReplicaSpec
@@ -85,7 +85,7 @@ class Replica:
         self._authenticator = Authenticator(self._context, spec.token)
         self._authenticator.start()
         data = router(self._context)
-        data.bind(spec.bind)
+        bind(data, spec.bind)
         self._address = data.get_string(zmq.LAST_ENDPOINT)
         self._data = Channel(data, self._on_data)
         registry = dealer(self._context, spec.registry, self._identity, spec.token)
@@ -168,7 +168,7 @@ class Replica:
         self._auth_watch.close()
         self._registry.close()
         self._data.close()
-        self._authenticator.stop()
+        await self._authenticator.stop()
         self._context.term()
         return code
 
@@ -220,7 +220,7 @@ class Replica:
                     self._tell(m.Ready(self._capabilities))
             case m.Refused(reason):
                 self._refused(reason)
-            case m.Reregister():
+            case m.Reregister() if not self._leave.done():
                 self._register()
             case m.Drain(grace_s):
                 self._drain(grace_s)

@@ -106,7 +106,7 @@ class RequestStream:
             return unavailable([self._pool.stage.name])
         # Whatever it is that kills replicas must not be sent to a third one.
         logger.error("request %s: two replicas died with it; it is not sent again", self._submit.request_id)
-        return ApiError(503, "two replicas were lost while they served this request", code="replica_lost")
+        return ApiError(503, "two replicas were lost while they served this request", code=m.REPLICA_LOST)
 
     async def _accepted(self, stream: Stream) -> None:
         first, *rest = await stream.next_batch()
@@ -161,7 +161,7 @@ class RequestStream:
 
     def _lost(self) -> ApiError:
         if self._streamed:
-            return ApiError(503, "the replica that served this request was lost", code="replica_lost")
+            return ApiError(503, "the replica that served this request was lost", code=m.REPLICA_LOST)
         return self._nobody()
 
     async def aclose(self, reason: EndReason = "client_disconnect") -> None:

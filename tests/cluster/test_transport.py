@@ -30,7 +30,7 @@ async def server(address: str, token: str, handler: Handler) -> AsyncIterator[Ch
         yield channel
     finally:
         channel.close()
-        authenticator.stop()
+        await authenticator.stop()
         context.term()
 
 

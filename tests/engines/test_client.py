@@ -248,7 +248,7 @@ async def test_a_client_that_was_only_silent_learns_what_it_lost() -> None:
     await turns()
     (_, failed) = wire.events
     assert isinstance(failed, m.Failed)
-    assert failed.code == "replica_lost"
+    assert failed.code == m.REPLICA_LOST
     assert one.requests == {}
 
 

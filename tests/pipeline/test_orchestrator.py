@@ -221,3 +221,20 @@ async def test_an_engine_that_makes_no_step_is_given_up(tmp_path: Path) -> None:
             await read(stream)
         assert caught.value.body.error.code == "replica_lost"
         assert await orchestrator.wait_ready(10)
+
+
+async def test_a_replica_that_leaves_costs_no_request(tmp_path: Path) -> None:
+    """Between its signal and the news of it, it refuses what it is sent; another one takes that."""
+    async with cluster(tmp_path, settings(replicas=2, token_s=0.02)) as (orchestrator, _):
+        texts: list[str] = []
+
+        async def keep_asking(worker: int) -> None:
+            for number in range(12):
+                asked = f"{worker} {number} x y z"
+                texts.append(text_of(await read(await orchestrator.submit("chat", f"r{worker}-{number}", body(asked)))))
+
+        asking = asyncio.gather(*(keep_asking(worker) for worker in range(20)))
+        await asyncio.sleep(0.3)
+        os.kill(orchestrator.status()[0].replicas[0].pid, signal.SIGTERM)
+        await asking
+        assert sorted(texts) == sorted(f"{worker} {number} x y z " for worker in range(20) for number in range(12))

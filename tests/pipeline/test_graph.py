@@ -1,0 +1,70 @@
+"""Which stage answers what, and the two ways in which none does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.cluster import messages as m
+from app.cluster.transport import new_context
+from app.pipeline.graph import Graph, unavailable
+from app.pipeline.pool import StagePool
+from app.protocol.errors import ApiError
+from app.settings.schema import StageConfig
+
+
+def stage(stage_id: int, name: str, entry: bool = True) -> StageConfig:
+    return StageConfig(stage_id=stage_id, name=name, kind="stub", model="m", entry=entry)
+
+
+def up(stage_id: int, *tasks: str) -> m.ReplicaInfo:
+    capabilities = m.Capabilities(list(tasks))
+    return m.ReplicaInfo(stage_id, 0, f"ipc:///nowhere/r{stage_id}.sock", "up", "here", 1, m.Load(), capabilities)
+
+
+@pytest.fixture
+async def graph() -> AsyncIterator[Graph]:
+    """A thinker that is an entry, a talker that is none, a painter that is another entry."""
+    context = new_context()
+    stages = [stage(0, "thinker"), stage(1, "talker", entry=False), stage(2, "painter")]
+    made = Graph([StagePool(x, context, "client", "", "random") for x in stages])
+    yield made
+    for pool in made.pools.values():
+        pool.close()
+    context.term()
+
+
+async def test_the_entry_that_can_do_it_answers(graph: Graph) -> None:
+    graph.pools[0].update([up(0, "chat", "completion")])
+    graph.pools[1].update([up(1, "talk")])
+    graph.pools[2].update([up(2, "image")])
+    assert [x.stage.name for x in graph.entries] == ["thinker", "painter"]
+    assert graph.entry_for("completion") is graph.pools[0]
+    assert graph.entry_for("image") is graph.pools[2]
+    with pytest.raises(ApiError) as caught:
+        graph.entry_for("talk")  # a stage of the middle takes no requests
+    assert (caught.value.status, caught.value.body.error.code) == (404, "unsupported_task")
+
+
+async def test_what_is_not_known_yet_is_503_and_no_404(graph: Graph) -> None:
+    graph.pools[0].update([up(0, "chat")])
+    assert graph.entry_for("chat") is graph.pools[0]
+    with pytest.raises(ApiError) as caught:
+        graph.entry_for("image")
+    assert (caught.value.status, caught.value.body.error.code) == (503, "no_replica")
+    assert "painter" in str(caught.value)
+    assert "thinker" not in str(caught.value)
+
+
+async def test_a_stage_that_is_down_is_still_the_one_to_ask(graph: Graph) -> None:
+    graph.pools[0].update([up(0, "chat")])
+    graph.pools[0].update([])
+    assert graph.entry_for("chat") is graph.pools[0]
+
+
+def test_unavailable_names_the_stages_and_says_when_to_come_back() -> None:
+    error = unavailable(["thinker", "painter"])
+    assert error.status == 503
+    assert "thinker, painter" in str(error)
+    assert int(error.headers["Retry-After"]) > 0
