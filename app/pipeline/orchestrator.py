@@ -130,11 +130,19 @@ class Orchestrator:
     # ------------------------------------------------------------------------------------------------ requests
 
     async def submit(
-        self, kind: str, request_id: str, body: bytes, *, model: str = "", limit_s: float = 0.0
+        self,
+        kind: str,
+        request_id: str,
+        body: bytes,
+        *,
+        model: str = "",
+        limit_s: float = 0.0,
+        streamed: bool = False,
     ) -> RequestStream:
         """Send a request to a replica that answers `kind`; returns once its engine has accepted it.
 
-        `limit_s`: seconds until the whole answer must be there, 0 for no limit.
+        `limit_s`: seconds until the whole answer must be there, 0 for no limit. `streamed`: the client gets the answer
+        in pieces, so that their times are of interest.
 
         Raises:
             ApiError: the engine's refusal; 429 when every replica's queue is full, 503 when no replica is available,
@@ -143,7 +151,8 @@ class Orchestrator:
         submit = m.Submit(request_id, kind, model, CREDIT_WINDOW)
         pool = self._graph.entry_for(kind)
         label = model if model in self._model_names else self._model_names[0]
-        request = RequestStream(pool, submit, body, limit_s, RequestMeter(self._metrics, label, pool.stage.stage_id))
+        meter = RequestMeter(self._metrics, label, pool.stage.stage_id, streamed=streamed)
+        request = RequestStream(pool, submit, body, limit_s, meter)
         await request.start()
         return request
 

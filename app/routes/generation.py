@@ -68,7 +68,12 @@ async def _answer(
         cleanup.push_async_callback(client.close)
         with client.raising(ClientGoneError()):
             stream = await orchestrator(request.app).submit(
-                api.task, _unique(request), body, model=asked.model or "", limit_s=server.request_timeout_s
+                api.task,
+                _unique(request),
+                body,
+                model=asked.model or "",
+                limit_s=server.request_timeout_s,
+                streamed=bool(asked.stream),
             )
             cleanup.push_async_callback(_close, stream, trace_of(request.scope))
             if not asked.stream:

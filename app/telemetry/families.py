@@ -64,14 +64,14 @@ REQUESTS_ABORTED = Family(
 TIME_TO_FIRST_TOKEN = Family(
     "omni_time_to_first_token_seconds",
     "histogram",
-    "From the submission to the first token of an answer that comes in pieces.",
+    "From the submission to the first token of a streamed answer.",
     ("model",),
     _SECONDS,
 )
 INTER_TOKEN = Family(
     "omni_inter_token_latency_seconds",
     "histogram",
-    "Between two tokens of one answer; tokens that arrive together share their interval.",
+    "Between two tokens of a streamed answer; tokens that arrive together share their interval.",
     ("model",),
     _TOKEN_SECONDS,
 )

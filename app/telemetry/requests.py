@@ -26,13 +26,17 @@ _FLUSH_BATCHES = 32
 class RequestMeter:
     """Made when a request is submitted to a replica of `stage`; `end` has to be called, the first call counts.
 
-    `model` is a served name. `take` lies on the path of every token and is written for speed.
+    `model` is a served name; the tokens of an answer that is not `streamed` have no times. `take` lies on the path of
+    every token and is written for speed.
     """
 
-    def __init__(self, metrics: Metrics, model: str, stage: int, *, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self, metrics: Metrics, model: str, stage: int, *, streamed: bool, clock: Callable[[], float] = perf_counter
+    ) -> None:
         self._metrics = metrics
         self._model = model
         self._stage = str(stage)
+        self._streamed = streamed
         self._clock = clock
         self._phase = metrics.value(f.REQUESTS_WAITING, model)
         self._phase.add()
@@ -72,7 +76,7 @@ class RequestMeter:
         self._tokens += tokens
         self._pieces += pieces
         if not self._last:
-            self._first(now, events)
+            self._first(now)
             return
         self._intervals[bisect_left(_BOUNDS, (now - self._last) / arrived)] += arrived
         self._last = now
@@ -80,14 +84,14 @@ class RequestMeter:
         if self._batches == _FLUSH_BATCHES:
             self._flush()
 
-    def _first(self, now: float, events: list[m.AnyEvent]) -> None:
+    def _first(self, now: float) -> None:
         self._last = self._flushed = now
-        if not any(isinstance(event, m.Finish) for event in events):  # an answer in one piece has no first token
+        if self._streamed:
             self._metrics.histogram(f.TIME_TO_FIRST_TOKEN, self._model).observe(now - self._started)
         self._flush()
 
     def _flush(self) -> None:
-        if self._batches:
+        if self._batches and self._streamed:
             self._metrics.histogram(f.INTER_TOKEN, self._model).add(self._intervals, self._last - self._flushed)
             self._intervals = [0] * _INTERVALS
             self._flushed = self._last

@@ -63,7 +63,14 @@ class ScriptedOrchestrator:
         self.limit_s = 0.0
 
     async def submit(
-        self, kind: str, request_id: str, body: bytes, *, model: str = "", limit_s: float = 0.0
+        self,
+        kind: str,
+        request_id: str,
+        body: bytes,
+        *,
+        model: str = "",
+        limit_s: float = 0.0,
+        streamed: bool = False,
     ) -> ScriptedStream:
         self.limit_s = limit_s
         self.submitted.append((kind, request_id, body, model))

@@ -65,9 +65,9 @@ from pathlib import Path
 from app.telemetry.metrics import Metrics
 from app.telemetry.requests import RequestMeter
 metrics = Metrics(Path(sys.argv[1]))
-RequestMeter(metrics, "x", 0).end("done")
-RequestMeter(metrics, "x", 0).accepted()
-RequestMeter(metrics, "x", 0)
+RequestMeter(metrics, "x", 0, streamed=False).end("done")
+RequestMeter(metrics, "x", 0, streamed=False).accepted()
+RequestMeter(metrics, "x", 0, streamed=False)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -101,7 +101,7 @@ def test_its_successor_counts_what_died_with_it(tmp_path: Path) -> None:
 
 
 def test_a_streamed_answer(metrics: Metrics, clock: Clock) -> None:
-    meter = RequestMeter(metrics, "x", 0, clock=clock)
+    meter = RequestMeter(metrics, "x", 0, streamed=True, clock=clock)
     assert number(metrics, f.REQUESTS_WAITING, "x") == 1
     meter.accepted()
     assert (number(metrics, f.REQUESTS_WAITING, "x"), number(metrics, f.REQUESTS_RUNNING, "x")) == (0, 1)
@@ -121,7 +121,7 @@ def test_a_streamed_answer(metrics: Metrics, clock: Clock) -> None:
 
 
 def test_a_whole_answer_has_no_first_token(metrics: Metrics, clock: Clock) -> None:
-    meter = RequestMeter(metrics, "x", 0, clock=clock)
+    meter = RequestMeter(metrics, "x", 0, streamed=False, clock=clock)
     meter.accepted()
     meter.take([m.Chunk(0, b'{"message":{}}'), m.Finish(0, "stop"), m.Usage(7, 40), m.Done()])
     meter.end("done")
@@ -131,7 +131,7 @@ def test_a_whole_answer_has_no_first_token(metrics: Metrics, clock: Clock) -> No
 
 @pytest.mark.parametrize("batches", [31, 32, 33, 64, 100])
 def test_every_token_is_counted_once(metrics: Metrics, clock: Clock, batches: int) -> None:
-    meter = RequestMeter(metrics, "x", 0, clock=clock)
+    meter = RequestMeter(metrics, "x", 0, streamed=True, clock=clock)
     meter.accepted()
     for _ in range(batches):
         clock.now += 0.25
@@ -142,7 +142,7 @@ def test_every_token_is_counted_once(metrics: Metrics, clock: Clock, batches: in
 
 
 def test_a_long_stream_is_seen_while_it_runs(metrics: Metrics, clock: Clock) -> None:
-    meter = RequestMeter(metrics, "x", 0, clock=clock)
+    meter = RequestMeter(metrics, "x", 0, streamed=True, clock=clock)
     meter.accepted()
     for _ in range(40):
         clock.now += 0.1
@@ -151,7 +151,7 @@ def test_a_long_stream_is_seen_while_it_runs(metrics: Metrics, clock: Clock) -> 
 
 
 def test_objects_without_usage_count_as_one_token_each(metrics: Metrics, clock: Clock) -> None:
-    meter = RequestMeter(metrics, "x", 0, clock=clock)
+    meter = RequestMeter(metrics, "x", 0, streamed=True, clock=clock)
     meter.accepted()
     for _ in range(3):
         meter.take([m.Chunk(0, b"{}")])
@@ -160,7 +160,7 @@ def test_objects_without_usage_count_as_one_token_each(metrics: Metrics, clock: 
 
 
 def test_the_first_end_counts(metrics: Metrics) -> None:
-    meter = RequestMeter(metrics, "x", 0)
+    meter = RequestMeter(metrics, "x", 0, streamed=False)
     meter.end("timeout")
     meter.end("client_disconnect")
     assert metrics.collect()[f.REQUESTS_ENDED] == {("x", "timeout"): [1.0]}
@@ -168,7 +168,7 @@ def test_the_first_end_counts(metrics: Metrics) -> None:
 
 
 def test_a_request_that_moves_to_another_replica_runs_once(metrics: Metrics) -> None:
-    meter = RequestMeter(metrics, "x", 0)
+    meter = RequestMeter(metrics, "x", 0, streamed=False)
     meter.accepted()
     meter.accepted()
     assert (number(metrics, f.REQUESTS_WAITING, "x"), number(metrics, f.REQUESTS_RUNNING, "x")) == (0, 1)
