@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, overload
 
 from app.cluster.rundir import RunDir, StartupError
+from app.granian_worker import adopt_granian_worker
 from app.settings.problems import ConfigError
-from app.signals import adopt_granian_worker, watch_shutdown
+from app.signals import watch_shutdown
 
 if TYPE_CHECKING:
     from app.factory import OmniApp

@@ -15,7 +15,8 @@ from litestar import Litestar
 from app.asgi import failure_message
 from app.cluster.rundir import RunDir, StartupError, sweep
 from app.cluster.runtime import Attachment, Interrupted
-from app.signals import Shutdown, exit_with_parent, watch_shutdown
+from app.granian_worker import exit_with_parent
+from app.signals import Shutdown, watch_shutdown
 from app.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:

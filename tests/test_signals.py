@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
-import inspect
 import os
 import signal
 import subprocess
@@ -13,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.signals import GranianSignals, watch_shutdown
+from app.signals import watch_shutdown
 from tests.servers import ROOT
 
 
@@ -70,39 +68,3 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=20, check=False)
     assert done.returncode == -signal.SIGTERM
-
-
-async def test_granian_gets_the_first_signal_only() -> None:
-    class WorkerSignal:
-        times = 0
-
-        def set(self) -> None:
-            self.times += 1
-
-    loop = asyncio.get_running_loop()
-    signals = GranianSignals(WorkerSignal)
-    event = signals.set_loop_signals(loop)
-    try:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(0.05)
-        assert event.times == 1
-        assert signals.fired
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)
-
-
-def test_granian_is_as_app_signals_assumes() -> None:
-    """If this fails after an update of Granian, read `GranianSignals` and `adopt_granian_worker` again."""
-    version = tuple(int(part) for part in importlib.metadata.version("granian").split(".")[:3])
-    assert (2, 8, 9) <= version < (2, 9), "pyproject.toml pins granian>=2.8.9,<2.9"
-    from granian import _signals
-    from granian.server.common import AbstractServer
-    from granian.server.mp import MPServer
-
-    assert hasattr(_signals, "WorkerSignal"), "granian._signals.WorkerSignal is gone"
-    assert hasattr(_signals, "set_loop_signals"), "granian._signals.set_loop_signals is gone"
-    worker = inspect.getsource(inspect.unwrap(MPServer._spawn_asgi_lifespan_worker))
-    assert "from granian._signals import set_loop_signals" in worker, "set_loop_signals is not looked up in the worker"
-    assert "self.interrupt_signal = True" in inspect.getsource(AbstractServer.signal_handler_interrupt)

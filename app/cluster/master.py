@@ -161,14 +161,17 @@ class Master:
 
 
 def hold_master_lock(run_dir: RunDir) -> Lock | None:
-    """The lock that makes this process the master; None if another process is it."""
-    lock = Lock(run_dir.master_lock)
+    """The lock that makes this process the master; None if another process is it, or the directory is gone."""
+    try:
+        lock = Lock(run_dir.master_lock)
+    except FileNotFoundError:
+        return None
     deadline = time.monotonic() + LOCK_S
     while not lock.try_exclusive():  # a worker that probes it holds it for an instant
         if time.monotonic() > deadline:
             return None
         time.sleep(0.01)
-    return lock
+    return lock if lock.is_at(run_dir.master_lock) else None
 
 
 def main() -> None:

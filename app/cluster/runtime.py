@@ -32,6 +32,9 @@ CLAIM_S = 60.0
 SILENT_S = 60.0
 """A loading master refreshes its state every second; one that has not for so long is stuck."""
 
+NOT_CONFIGURED = ("origins", "created")
+"""Fields of Settings that differ between workers by nature."""
+
 
 class Interrupted(StartupError):  # noqa: N818 - a stop request, not a fault
     """The server was told to stop while it was starting."""
@@ -237,6 +240,7 @@ def _flatten(value: object, name: str = "") -> dict[str, object]:
         return {name: value}
     flat: dict[str, object] = {}
     for key, inner in value.items():
-        if name or key != "origins":
-            flat.update(_flatten(inner, f"{name}.{key}" if name else str(key)))
+        full = f"{name}.{key}" if name else str(key)
+        if full not in NOT_CONFIGURED:
+            flat.update(_flatten(inner, full))
     return flat
