@@ -73,3 +73,28 @@ def build_tiny_qwen3(target: Path) -> None:
     )
     torch.manual_seed(0)
     Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(target)
+
+
+def tiny_lora() -> Path:
+    """Directory of a rank-4 LoRA adapter for the tiny Qwen3, large enough to change what it says."""
+    return _cached(f"lora-{_VERSION}", build_tiny_lora)
+
+
+def build_tiny_lora(target: Path) -> None:
+    """Write the adapter: query and value projections of both layers, in PEFT's layout."""
+    import json
+
+    import torch
+    from safetensors.torch import save_file
+
+    torch.manual_seed(1)
+    sizes = {"q_proj": 128, "v_proj": 64}
+    tensors = {}
+    for layer in range(2):
+        for name, out in sizes.items():
+            prefix = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            tensors[f"{prefix}.lora_A.weight"] = torch.randn(4, 128)
+            tensors[f"{prefix}.lora_B.weight"] = torch.randn(out, 4)
+    save_file(tensors, target / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 4, "target_modules": list(sizes)}
+    (target / "adapter_config.json").write_text(json.dumps(config))

@@ -46,11 +46,40 @@ class Register(Message):
     pid: int
 
 
+class Adapter(msgspec.Struct, array_like=True):
+    """A LoRA adapter that every replica of a stage has loaded from `path` and answers for under `name`."""
+
+    stage_id: int
+    name: str
+    path: str
+    is_3d: bool = False
+
+
 class Welcome(Message):
-    """master -> replica: accepted under this id; send a Heartbeat every `heartbeat_s` seconds."""
+    """master -> replica: accepted under this id; send a Heartbeat every `heartbeat_s` seconds. Load `adapters`."""
 
     replica_id: int
     heartbeat_s: float
+    adapters: list[Adapter] = []
+
+
+class Adapters(Message):
+    """master -> replicas: these are the adapters from now on, those of other stages among them."""
+
+    adapters: list[Adapter]
+
+
+class KeepAdapter(Message):
+    """API worker -> master: all replicas of its stage have loaded it; so must those that start later."""
+
+    adapter: Adapter
+
+
+class DropAdapter(Message):
+    """API worker -> master: it has been unloaded everywhere."""
+
+    stage_id: int
+    name: str
 
 
 class Refused(Message):
@@ -84,7 +113,8 @@ class Capabilities(msgspec.Struct, array_like=True):
     """What a started engine can do, told to the API workers with the membership.
 
     tasks: request kinds it answers ("chat", "completion", ...); max_model_len in tokens (0: not applicable);
-    input and output modalities in OpenAI's words; slots: requests that it runs at once (0: not limited).
+    input and output modalities in OpenAI's words; slots: requests that it runs at once (0: not limited); instance: a
+    name of this one life of the engine, which stands in the ids of what only it holds ("": it holds nothing).
     """
 
     tasks: list[str] = []
@@ -92,6 +122,7 @@ class Capabilities(msgspec.Struct, array_like=True):
     input_modalities: list[str] = []
     output_modalities: list[str] = []
     slots: int = 0
+    instance: str = ""
 
 
 class Ready(Message):
@@ -125,12 +156,14 @@ class Membership(Message):
     """master -> API workers: the whole truth about the replicas. `master_pid` is watched by the workers.
 
     restarts: (stage_id, replica_id, how often a new process took this place), also for replicas that are down now.
+    adapters: names that can be asked for beside the served ones.
     """
 
     version: int
     master_pid: int
     replicas: list[ReplicaInfo]
     restarts: list[tuple[int, int, int]] = []
+    adapters: list[Adapter] = []
 
 
 class ClientGone(Message):
@@ -269,6 +302,19 @@ class Extra(Event):
     fields: bytes
 
 
+class Document(Event):
+    """The whole answer of an API whose body the engine writes: one JSON value. Nothing but Usage beside it."""
+
+    body: bytes
+
+
+class Named(Event):
+    """One server-sent event of an API whose streams name their events; `data` is a JSON object."""
+
+    name: str
+    data: bytes
+
+
 QUEUE_FULL = "queue_full"
 REPLICA_LEAVES = "replica_unavailable"
 """Each the `code` of a Failed that another replica may still accept."""
@@ -290,7 +336,7 @@ class Failed(Event):
     code: str | None = None
 
 
-AnyEvent = Accepted | Delta | Chunk | Finish | Usage | Extra | Done | Failed
+AnyEvent = Accepted | Delta | Chunk | Finish | Usage | Extra | Document | Named | Done | Failed
 
 
 _FRAMING = 200
@@ -303,7 +349,9 @@ def cost(event: AnyEvent) -> int:
         return len(event.text) + _FRAMING
     if isinstance(event, Chunk | Extra):
         return len(event.fields) + _FRAMING
-    return 0
+    if isinstance(event, Named):
+        return len(event.data) + _FRAMING
+    return len(event.body) if isinstance(event, Document) else 0
 
 
 class Events(Message):
@@ -313,7 +361,20 @@ class Events(Message):
 
 
 RegistryMessage = (
-    Register | Welcome | Refused | Reregister | Heartbeat | Ready | Subscribe | Membership | ClientGone | Drain | Bye
+    Register
+    | Welcome
+    | Refused
+    | Reregister
+    | Heartbeat
+    | Ready
+    | Subscribe
+    | Membership
+    | ClientGone
+    | Adapters
+    | KeepAdapter
+    | DropAdapter
+    | Drain
+    | Bye
 )
 DataMessage = Submit | Append | Abort | Release | Credit | Call | Result | Ping | Events
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NoReturn, TypeVar
 
 import pydantic
@@ -14,9 +14,11 @@ from app.engines.llm.errors import bad_request, refusal
 
 RequestT = TypeVar("RequestT", bound=pydantic.BaseModel)
 Json = dict[str, Any]
+Rule = Callable[[Any], str | None]
+"""Says of a field's value why it cannot be honoured, or None."""
 Path = tuple[str | int, ...]
 
-_WITHOUT_EFFECT = frozenset(
+WITHOUT_EFFECT = frozenset(
     {
         "metadata",
         "prediction",
@@ -31,25 +33,26 @@ _WITHOUT_EFFECT = frozenset(
 """Fields of OpenAI's schema that cannot change what is answered here."""
 
 
-def _only(*values: object, reason: str) -> Callable[[Any], str | None]:
+def only(*values: object, reason: str) -> Rule:
+    """A rule that takes these values and no other."""
     return lambda value: None if value in values else reason
 
 
-_CANNOT_HONOUR: dict[str, Callable[[Any], str | None]] = {
-    "store": _only(False, reason="answers are not stored here; send false or leave it out"),
-    "modalities": _only(["text"], reason="this model answers in text only"),
-    "audio": _only(reason="this model does not speak"),
-    "verbosity": _only(reason="this model has no verbosity setting"),
-    "web_search_options": _only(reason="there is no web search here"),
-    "functions": _only(reason="use `tools` in place of the old `functions`"),
-    "function_call": _only(reason="use `tool_choice` in place of the old `function_call`"),
-    "return_token_offsets": _only(False, reason="it is for vLLM's render endpoints only"),
-    "mm_payload": _only("tensors", reason="it is for vLLM's render endpoints only"),
-    "return_mm_kwargs": _only(True, reason="it is for vLLM's render endpoints only"),
-    "guided_json": _only(reason="use `response_format` or `structured_outputs`"),
-    "guided_regex": _only(reason="use `structured_outputs`"),
-    "guided_choice": _only(reason="use `structured_outputs`"),
-    "guided_grammar": _only(reason="use `structured_outputs`"),
+_CANNOT_HONOUR: dict[str, Rule] = {
+    "store": only(False, reason="answers are not stored here; send false or leave it out"),
+    "modalities": only(["text"], reason="this model answers in text only"),
+    "audio": only(reason="this model does not speak"),
+    "verbosity": only(reason="this model has no verbosity setting"),
+    "web_search_options": only(reason="there is no web search here"),
+    "functions": only(reason="use `tools` in place of the old `functions`"),
+    "function_call": only(reason="use `tool_choice` in place of the old `function_call`"),
+    "return_token_offsets": only(False, reason="it is for vLLM's render endpoints only"),
+    "mm_payload": only("tensors", reason="it is for vLLM's render endpoints only"),
+    "return_mm_kwargs": only(True, reason="it is for vLLM's render endpoints only"),
+    "guided_json": only(reason="use `response_format` or `structured_outputs`"),
+    "guided_regex": only(reason="use `structured_outputs`"),
+    "guided_choice": only(reason="use `structured_outputs`"),
+    "guided_grammar": only(reason="use `structured_outputs`"),
 }
 """Known fields that are refused unless they ask for what happens anyway; null always counts as left out."""
 
@@ -62,9 +65,17 @@ def parse(body: bytes, kind: type[RequestT], *, prompt: str) -> RequestT:
     Raises:
         EngineError: 400, with the path of the wrong field as `param`.
     """
-    data = _judge_fields(decode(body), kind)
+    return validate(_judge_fields(decode(body), kind), kind.model_validate, prompt=prompt)
+
+
+def validate(data: Json, validator: Callable[[Json], RequestT], *, prompt: str) -> RequestT:
+    """What a validator of pydantic's makes of `data`; `prompt` as in `parse`.
+
+    Raises:
+        EngineError: 400, with the path of the wrong field as `param`.
+    """
     try:
-        return kind.model_validate(data)
+        return validator(data)
     except pydantic.ValidationError as error:
         _refuse_invalid(error, data)
     except VLLMClientError as error:
@@ -110,21 +121,33 @@ def _judge_fields(data: Json, kind: type[pydantic.BaseModel]) -> Json:
     Raises:
         EngineError: 400; a field is unknown, or asks for what cannot be done.
     """
-    for name, problem in _CANNOT_HONOUR.items():
-        if (value := data.get(name)) is not None and (reason := problem(value)) is not None:
-            raise bad_request(f"{name!r} cannot be honoured: {reason}", param=name, code="unsupported_parameter")
+    refuse_unsupported(data, _CANNOT_HONOUR)
     kept = {name: value for name, value in data.items() if name in kind.model_fields}
-    known = kind.model_fields.keys() | _WITHOUT_EFFECT | _CANNOT_HONOUR.keys()
-    _refuse_unknown(data, known, "")
+    known = kind.model_fields.keys() | WITHOUT_EFFECT | _CANNOT_HONOUR.keys()
+    refuse_unknown(data, known, "")
     if (best_of := data.get("best_of")) is not None and best_of != data.get("n", 1):
         raise bad_request("'best_of' other than 'n' cannot be honoured", param="best_of", code="unsupported_parameter")
     options = data.get("stream_options")
     if isinstance(options, dict):
-        _refuse_unknown(options, _STREAM_OPTIONS, "stream_options.")
+        refuse_unknown(options, _STREAM_OPTIONS, "stream_options.")
     return kept
 
 
-def _refuse_unknown(data: Json, known: frozenset[str] | set[str], prefix: str) -> None:
+def refuse_unsupported(data: Json, rules: Mapping[str, Rule]) -> None:
+    """
+    Raises:
+        EngineError: 400; a field asks for what cannot be done.
+    """
+    for name, problem in rules.items():
+        if (value := data.get(name)) is not None and (reason := problem(value)) is not None:
+            raise bad_request(f"{name!r} cannot be honoured: {reason}", param=name, code="unsupported_parameter")
+
+
+def refuse_unknown(data: Json, known: Set[str], prefix: str) -> None:
+    """
+    Raises:
+        EngineError: 400; a field is not among `known`. `prefix` is the path of `data` in the body.
+    """
     for name in data:
         if name not in known and name != "best_of":
             near = difflib.get_close_matches(name, known, n=1)
@@ -137,20 +160,21 @@ def _refuse_unknown(data: Json, known: frozenset[str] | set[str], prefix: str) -
 def _refuse_invalid(error: pydantic.ValidationError, data: Json) -> NoReturn:
     """Tell the most telling problem: the one deepest in the body (of a union's branches, the one that fits best)."""
     problems = [
-        (_path(problem["loc"], data), problem) for problem in error.errors(include_url=False, include_context=False)
+        (_path(problem["loc"], data, problem["type"] == "missing"), problem)
+        for problem in error.errors(include_url=False, include_context=False)
     ]
     path, problem = max(problems, key=lambda pair: (len(pair[0]), pair[1]["type"] != "missing"))
     param = _render(path)
     raise bad_request(f"{param or 'body'}: {problem['msg']}", param=param or None, code="invalid_value") from error
 
 
-def _path(location: Path, data: Any) -> Path:
+def _path(location: Path, data: Any, missing: bool) -> Path:
     """A pydantic location without the names of union branches: only what exists in the body, and a missing last key."""
     path: list[str | int] = []
     for position, part in enumerate(location):
         if part in (data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()):
             data = data[part]
-        elif not (position == len(location) - 1 and isinstance(data, dict) and str(part).isidentifier()):
+        elif not (missing and position == len(location) - 1):
             continue
         path.append(part)
     return tuple(path)

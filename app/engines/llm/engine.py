@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,14 @@ from app.settings.schema import MediaConfig, StageConfig
 
 if TYPE_CHECKING:
     from app.engines.llm.frontend import Frontend, StepMeter
-    from app.engines.llm.serving import Serving
+    from app.engines.llm.service import Service
 
 _SHUTDOWN_S = 3.0
 """What EngineCore gets to leave on its own; its requests have ended by then, and it is killed after that."""
 
 
 class LlmEngine:
-    """Implements app.engines.base.Engine. Kinds: "chat" and "completion"; the body is the raw OpenAI request."""
+    """Implements app.engines.base.Engine. Kinds: those of app.engines.llm.service; the body is the raw request."""
 
     def __init__(self, stage: StageConfig, served_model_names: list[str], media: MediaConfig | None = None) -> None:
         self._stage = stage
@@ -30,9 +31,11 @@ class LlmEngine:
         self._served_model_names = served_model_names
         # EngineCore dies with the *thread* that forked it (PR_SET_PDEATHSIG), so this one lives until stop().
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm-parent")
+        self._older_children: set[int | None] | None = None
         self._frontend: Frontend | None = None
         self._meter: StepMeter | None = None
-        self._serving: Serving | None = None
+        self._service: Service | None = None
+        self._instance = secrets.token_hex(4)
 
     async def start(self) -> Capabilities:
         """Load the model; the event loop stays free meanwhile.
@@ -44,12 +47,13 @@ class LlmEngine:
         loop = asyncio.get_running_loop()
         args, frontend, self._meter = await loop.run_in_executor(self._thread, self._load)
         self._frontend = frontend
-        from app.engines.llm.serving import Serving
+        from app.engines.llm.service import Service
 
-        self._serving = await Serving.create(frontend, args)
-        return _capabilities(frontend)
+        self._service = await Service.create(frontend, args, self._instance)
+        return _capabilities(frontend, self._service, self._instance)
 
     def _load(self) -> tuple[Any, Frontend, StepMeter]:
+        self._older_children = {child.pid for child in multiprocessing.active_children()}
         plan = StartPlan(self._stage.engine_args)
         plan.prepare()
         args = arguments.parse(self._stage, self._served_model_names, plan.defaults())
@@ -73,27 +77,25 @@ class LlmEngine:
         Raises:
             EngineError: the request is refused or failed.
         """
-        if request.kind not in ("chat", "completion"):
-            raise EngineError(Failed(400, f"an LLM stage does not serve {request.kind!r}", "invalid_request_error"))
         await self._up().answer(request)
 
     async def call(self, method: str, arguments: bytes) -> bytes:
-        """Answer "tokenize", "detokenize" or "models" (vLLM's request and response bodies), or "metrics" as text.
+        """Answer a method of app.engines.llm.service, or "metrics" as text.
 
         Raises:
             EngineError: unknown method or bad arguments.
         """
-        serving = self._up()
+        service = self._up()
         if method == "metrics":
             from app.engines.llm.exposition import exposition
 
             return await asyncio.to_thread(exposition)
-        return await serving.call(method, arguments)
+        return await service.call(method, arguments)
 
-    def _up(self) -> Serving:
-        if self._serving is None:
+    def _up(self) -> Service:
+        if self._service is None:
             raise EngineError(Failed(503, "the model is still loading", "service_unavailable_error", code="loading"))
-        return self._serving
+        return self._service
 
     def load(self) -> Load:
         """Sequences running and waiting in vLLM (a request with n=2 is two), and its steps so far."""
@@ -116,21 +118,25 @@ class LlmEngine:
         """End EngineCore, within seconds, also while it still loads."""
         frontend = self._frontend
         if frontend is None:
-            for child in multiprocessing.active_children():
-                child.kill()
+            self._kill_loading()
         else:
             if frontend.output_handler is not None:
                 frontend.output_handler.cancel()  # it would report the end of EngineCore as an error
             await asyncio.get_running_loop().run_in_executor(self._thread, frontend.shutdown, _SHUTDOWN_S)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def _kill_loading(self) -> None:
+        for child in multiprocessing.active_children():
+            child.kill()
 
-def _capabilities(frontend: Frontend) -> Capabilities:
+
+def _capabilities(frontend: Frontend, service: Service, instance: str) -> Capabilities:
     processor = frontend.renderer.mm_processor
     media = [] if processor is None else [name for name, limit in processor.info.allowed_mm_limits.items() if limit]
     return Capabilities(
-        tasks=["chat", "completion", "tokenize", "detokenize"],
+        tasks=service.tasks,
         max_model_len=frontend.model_config.max_model_len,
         input_modalities=["text", *sorted(media)],
-        output_modalities=["text"],
+        output_modalities=["text"] if service.generates else [],
+        instance=instance,
     )

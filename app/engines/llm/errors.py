@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from vllm.entrypoints.serve import create_error_response
@@ -14,6 +15,7 @@ from app.engines.base import EngineError
 from app.protocol.errors import default_type
 
 _LENGTH_PARAMETERS = frozenset({"input_text", "input_tokens"})
+_FIELD_FIRST = re.compile(r"`?([a-z][a-z_]*)`?(?:=\S+)? (?:must|cannot) ")
 _LENGTH_WORDS = ("maximum context length", "maximum model length", "longer than the maximum")
 
 
@@ -50,7 +52,15 @@ def refusal_of(error: dict[str, Any], *, prompt: str) -> EngineError:
         return EngineError(Failed(404, message, default_type(404), "model", "model_not_found"))
     if status == 400 and _is_length(message, param):
         return EngineError(Failed(400, message, default_type(400), prompt, "context_length_exceeded"))
+    if status == 400 and param is None:
+        param = _field_in(message) or prompt
     return EngineError(Failed(status, message, default_type(status), param))
+
+
+def _field_in(message: str) -> str | None:
+    """vLLM's own checks often name the field in words only ("top_k must be ...", "stop cannot contain ...")."""
+    match = _FIELD_FIRST.match(message)
+    return match[1] if match else None
 
 
 def raise_if_error(response: object, *, prompt: str) -> None:

@@ -147,12 +147,12 @@ def _check_video_pixels(pixels: int, max_pixels: int) -> None:
         raise too_large(f"{message}; ask for fewer in media_io_kwargs")
 
 
-def locate(body: bytes, source: str) -> str | None:
-    """The path of the field of a chat request in which `source` stands, such as messages[0].content[1].image_url.url.
+def locate(body: bytes, source: str, field: str = "messages") -> str | None:
+    """The path below `field` of a request at which `source` stands, such as messages[0].content[1].image_url.url.
 
     The data of an input_audio part counts as well: vLLM makes a data URL of it.
     """
-    for path, text in _texts(json.loads(body).get("messages"), "messages"):
+    for path, text in _texts(json.loads(body).get(field), field):
         if text and (text == source or source.endswith(f";base64,{text}")):
             return path
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from argparse import Namespace
 from collections.abc import AsyncIterator
 from functools import partial
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ from typing import Any
 
 import msgspec
 from vllm.entrypoints.generate.base.protocol import StreamOptions
-from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeChatRequest, TokenizeCompletionRequest
@@ -29,14 +27,7 @@ from app.media.errors import MediaError
 
 
 class Serving:
-    """The generation and tokenization routes of one engine, on events in place of HTTP."""
-
-    @classmethod
-    async def create(cls, frontend: Frontend, args: Namespace) -> Serving:
-        """Build vLLM's application state for a running engine."""
-        state = SimpleNamespace()
-        await init_app_state(frontend, state, args, await frontend.get_supported_tasks())
-        return cls(frontend, state)
+    """The generation routes of one engine, on events in place of HTTP; `state` is vLLM's application state."""
 
     def __init__(self, frontend: Frontend, state: SimpleNamespace) -> None:
         self._frontend = frontend
@@ -82,7 +73,7 @@ class Serving:
             await _relay(prepared.stream, request, "messages")
         else:
             response = await prepared.respond()
-            _check_cancelled()
+            check_cancelled()
             self._take_response(request, response, "messages")
 
     async def _feed_chat(self, request: Request, batch: Batch, prepared: PreparedChat, continuous: bool) -> None:
@@ -96,7 +87,7 @@ class Serving:
         parsed = bodies.parse(request.body, CompletionRequest, prompt="prompt")
         continuous = _count_tokens(parsed)
         answer = await self._completion.create_completion(parsed)  # without stream this runs to the end
-        _check_cancelled()
+        check_cancelled()
         raise_if_error(answer, prompt="prompt")
         if isinstance(answer, PreparedStream):
             await batch.admit()
@@ -188,7 +179,7 @@ async def _relay(stream: AsyncIterator[str], request: Request, prompt: str) -> N
         await request.ready()
 
 
-def _check_cancelled() -> None:
+def check_cancelled() -> None:
     """vLLM answers a cancelled task with an error response; the cancellation has to go on.
 
     Raises:

@@ -14,9 +14,9 @@ from app.engines.llm import arguments
 from app.engines.llm.chat import ChatServing
 from app.engines.llm.completion import CompletionServing
 from app.engines.llm.engine import LlmEngine
-from app.engines.llm.serving import Serving
+from app.engines.llm.service import Service
 from tests.engines.llm.conftest import tiny_stage
-from tests.engines.llm.recorder import Json, Recorder, recorder, refusal, run
+from tests.engines.llm.recorder import Json, Recorder, recorder, refusal, run, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -192,9 +192,8 @@ async def test_full_path_waits_for_credit_and_merges(engine: LlmEngine, hello: A
     request = recorder("chat", body | {"return_token_ids": True})
     request.funded.clear()
     task = asyncio.create_task(engine.run(request))
-    async with asyncio.timeout(30):
-        while not request.events or engine.load().waiting or engine.load().running:  # vLLM finishes, nobody reads
-            await asyncio.sleep(0.02)
+    await until(lambda: bool(request.events))
+    await until(lambda: engine.load().running + engine.load().waiting == 0)  # vLLM finishes, and nobody reads
     before = len(request.events)
     request.funded.set()
     await task
@@ -207,12 +206,12 @@ async def test_reasoning_is_told_apart(engine: LlmEngine, hello: Any) -> None:
     assert frontend is not None
     args = arguments.parse(tiny_stage(), ["tiny"], {})
     args.structured_outputs_config.reasoning_parser = "qwen3"
-    serving = await Serving.create(frontend, args)
+    service = await Service.create(frontend, args, "00000000")
     answers = []
     for stream in (False, True):
         body = {"messages": hello, "temperature": 0, "max_tokens": 8, "logit_bias": {"65": 100}, "stream": stream}
         request = recorder("chat", body)
-        await serving.answer(request)
+        await service.answer(request)
         answers.append(request.answer())
     for answer in answers:
         assert "".join(answer["choices"][0].pop("reasoning")) == "b" * 8

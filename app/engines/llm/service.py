@@ -1,0 +1,85 @@
+"""Everything that one loaded engine answers, by request kind and by method."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from types import SimpleNamespace
+
+import msgspec
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+
+from app.cluster.messages import Adapter, Failed
+from app.engines.base import EngineError, Request
+from app.engines.llm.adapters import Adapters
+from app.engines.llm.documents import Documents
+from app.engines.llm.frontend import Frontend
+from app.engines.llm.serving import Serving
+
+_decode_adapter = msgspec.json.Decoder(Adapter).decode
+_decode_adapters = msgspec.json.Decoder(list[Adapter]).decode
+
+GENERATION = ("chat", "completion")
+"""The kinds whose answers are made of our own events."""
+
+
+class Service:
+    """vLLM's serving objects behind one door. A pooling model has no generation, and its tasks are others."""
+
+    @classmethod
+    async def create(cls, frontend: Frontend, args: Namespace, instance: str) -> Service:
+        """Build vLLM's application state for a running engine; `instance` names this engine in ids."""
+        state = SimpleNamespace()
+        await init_app_state(frontend, state, args, await frontend.get_supported_tasks())
+        return cls(frontend, state, instance)
+
+    def __init__(self, frontend: Frontend, state: SimpleNamespace, instance: str) -> None:
+        generates = getattr(state, "openai_serving_chat", None) is not None
+        self._serving = Serving(frontend, state) if generates else None
+        self._documents = Documents(frontend, state, instance)
+        self._adapters = Adapters(frontend, state.openai_serving_models)
+
+    @property
+    def tasks(self) -> list[str]:
+        """What it answers, as Capabilities tell it."""
+        generation = GENERATION if self._serving is not None else ()
+        adapters = ("adapters",) if self._adapters.supported else ()
+        return [*generation, *self._documents.tasks, *adapters]
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model answers in text."""
+        return self._serving is not None
+
+    async def answer(self, request: Request) -> None:
+        """Serve one request to its end.
+
+        Raises:
+            EngineError: it is refused or failed.
+        """
+        if request.kind in self._documents.tasks:
+            await self._documents.answer(request)
+        elif self._serving is not None and request.kind in GENERATION:
+            await self._serving.answer(request)
+        else:
+            raise EngineError(Failed(400, f"this model does not serve {request.kind!r}", "invalid_request_error"))
+
+    async def call(self, method: str, arguments: bytes) -> bytes:
+        """Answer a method; the adapters' take Adapter objects as JSON and answer null.
+
+        Raises:
+            EngineError: unknown method, or arguments that vLLM refuses.
+        """
+        match method:
+            case "load_adapter":
+                await self._adapters.load(_decode_adapter(arguments))
+            case "replace_adapter":
+                await self._adapters.load(_decode_adapter(arguments), replace=True)
+            case "unload_adapter":
+                await self._adapters.unload(_decode_adapter(arguments).name)
+            case "set_adapters" if self._adapters.supported:
+                await self._adapters.sync(_decode_adapters(arguments))
+            case _ if self._serving is not None:
+                return await self._serving.call(method, arguments)
+            case _:
+                raise EngineError(Failed(404, f"this stage has no method {method!r}", "not_found_error"))
+        return b"null"
