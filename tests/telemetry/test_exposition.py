@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -71,3 +73,11 @@ def test_each_family_is_one_group() -> None:
 
 def test_no_replica_no_lines() -> None:
     assert list(merge([])) == list(merge([(0, 0, "")])) == []
+
+
+def test_the_documentation_has_every_family() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `omni_")}
+    assert rows.keys() == {family.name for family in (*f.COUNTED, *f.OBSERVED)}
+    for family in (*f.COUNTED, *f.OBSERVED):
+        assert f"| {family.kind} | {', '.join(family.labels)} |" in rows[family.name]
