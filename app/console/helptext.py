@@ -78,7 +78,14 @@ def _page(ctx: click.Context, topic: str, chosen: list[Flag]) -> str:
 def _row(flag: Flag) -> tuple[str, str]:
     names = ", ".join(_spellings(flag))
     value = "" if flag.kind == "bool" else f" {flag.metavar or _metavar(flag)}"
-    return f"{names}{value}", f"{flag.help}{_default(flag)}"
+    return f"{names}{value}", _note(flag) or f"{flag.help}{_default(flag)}"
+
+
+def _note(flag: Flag) -> str:
+    """What stands in the place of the help of a flag that no value is accepted for."""
+    if flag.status == "planned":
+        return f"{flag.help} (planned: part {flag.part})"
+    return f"Not accepted: {flag.reason}." if flag.status == "refused" else ""
 
 
 def _spellings(flag: Flag) -> Iterable[str]:
@@ -88,7 +95,11 @@ def _spellings(flag: Flag) -> Iterable[str]:
 
 
 def _metavar(flag: Flag) -> str:
-    return "|".join(flag.choices) if flag.choices else {"str": "TEXT", "list": "TEXT..."}.get(flag.kind, "N")
+    return (
+        "|".join(flag.choices)
+        if flag.choices
+        else {"str": "TEXT", "list": "TEXT...", "any": "TEXT|JSON", "json": "JSON"}.get(flag.kind, "N")
+    )
 
 
 def _default(flag: Flag) -> str:

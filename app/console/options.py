@@ -23,8 +23,14 @@ class FlagCommand(click.Command):
         super().__init__(*args, **kwargs)
         self.add_help_option = False
         self.context_settings["token_normalize_func"] = _dashes
-        self.params += [_option(flag) for flag in flags() if takes in flag.commands and flag.name != "model"]
-        self.params.append(_help_option())
+        self._options: list[click.Parameter] = []
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The options are made when the command is used: hundreds, of which `omni-app --help` needs none."""
+        if not self._options:
+            self._options = [_option(flag) for flag in flags() if self.takes in flag.commands and flag.name != "model"]
+            self._options.append(_help_option())
+        return [*self.params, *self._options]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, spread_lists(args))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from app.settings.flags import flags
+from app.settings.flags import Flag, flags
 from app.settings.resolve import Resolution, examine
 
 _HIDDEN = "(hidden)"
@@ -46,10 +46,17 @@ def _visible(resolution: Resolution) -> dict[str, Any]:
     settings: dict[str, Any] = msgspec.to_builtins(resolution.settings)
     settings.pop("created", None)
     for flag in flags():
-        section, _, field = flag.target.partition(".")
-        if flag.secret and settings[section][field]:
-            settings[section][field] = _HIDDEN
+        if flag.secret:
+            _hide(settings, flag)
     return settings
+
+
+def _hide(settings: dict[str, Any], flag: Flag) -> None:
+    section, _, field = flag.target.partition(".")
+    holders = [stage["engine_args"] for stage in settings["stages"]] if section == "engine" else [settings[section]]
+    for holder in holders:
+        if holder.get(field):
+            holder[field] = _HIDDEN
 
 
 def _lines(value: Mapping[str, Any], origins: Mapping[str, str], path: str, depth: int) -> Iterator[str]:

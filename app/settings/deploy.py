@@ -23,6 +23,7 @@ PIPELINE_WIDE = (
     "enable_prefix_caching",
     "enable_chunked_prefill",
     "pipeline_parallel_size",
+    "data_parallel_size",
 )
 """Engine arguments that a deploy file may give once for all stages."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from app.settings.flags import by_variable
@@ -17,7 +18,7 @@ INTERNAL = {
 }
 """Variables that have no flag."""
 
-_SERVICE_LINK = "tcp://"
+_SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)\b|_SERVICE_PORT_|_PORT_\d+_(TCP|UDP|SCTP)")
 
 
 def read(
@@ -47,7 +48,7 @@ def read(
 
 def _is_service_link(name: str, text: str) -> bool:
     """Whether Kubernetes made this variable because a service in the namespace is called `omni` or `omni-...`."""
-    return text.startswith(_SERVICE_LINK) or "_SERVICE_" in name or "_PORT_" in name
+    return text.startswith(("tcp://", "udp://", "sctp://")) or _SERVICE_LINK.search(name) is not None
 
 
 def _service_link_problem(name: str, text: str, flag: str) -> str:

@@ -1,7 +1,6 @@
 """Every flag, once. Command line options, OMNI_* variables, deploy YAML keys, validation and help all come from here.
 
-The rows are in table_server.py, table_access.py, table_media.py and table_engine.py; this module has their shape
-and the look-ups.
+The rows are in the modules table_*.py; this module has their shape and the look-ups.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ import msgspec
 
 from app.settings.values import ValueKind, parse
 
-Group = Literal["model", "server", "stages", "cluster", "engine", "frontend", "media"]
+Group = Literal["model", "server", "stages", "cluster", "engine", "frontend", "vllm", "media", "diffusion", "other"]
 Command = Literal["serve", "headless"]
+Status = Literal["works", "planned", "refused"]
 
 GROUPS: dict[Group, str] = {
     "model": "Model",
@@ -24,6 +24,9 @@ GROUPS: dict[Group, str] = {
     "media": "Media that requests carry or name",
     "engine": "LLM engine (vLLM)",
     "frontend": "Chat, tools and adapters (vLLM)",
+    "diffusion": "Diffusion stages",
+    "other": "Flags of vllm-omni and vLLM that are not in use",
+    "vllm": "Every other argument of vLLM, by its own name (see vLLM's documentation)",
 }
 
 
@@ -34,6 +37,9 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     engine argument x of every stage whose kind is in `kinds`, "stage.x" a field of those stages, and "input" means that
     resolve() consumes it (which model, which files). `default` of engine flags is None: the engine's own holds.
     `least` and `most` bound numbers. `commands` are the commands that take the flag.
+
+    A `refused` flag is known and never accepted; `reason` says why and what to use. A `planned` one comes with `part`
+    of the project. `needs` tells which hardware a flag is for.
     """
 
     name: str
@@ -51,6 +57,10 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[Command, ...] = ("serve", "headless")
     short: bool = False
     secret: bool = False
+    status: Status = "works"
+    part: int = 0
+    reason: str = ""
+    needs: str = ""
 
     @property
     def key(self) -> str:
@@ -78,12 +88,21 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ValueError: it is not acceptable; the message does not name the flag.
         """
+        if self.status != "works":
+            raise ValueError(self.refusal)
         value = parse(self.kind, given)
         if self.choices and value not in self.choices:
             raise ValueError(f"expected one of {', '.join(self.choices)}; got {given!r}")
         if isinstance(value, int | float) and not isinstance(value, bool):
             self._check_bounds(value)
         return value
+
+    @property
+    def refusal(self) -> str:
+        """Why no value is accepted."""
+        if self.status == "planned":
+            return f"this version does not have it yet: it comes with part {self.part} of the project"
+        return f"not accepted: {self.reason}"
 
     def _check_bounds(self, value: float) -> None:
         if self.least is not None and value < self.least:
@@ -96,11 +115,24 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
 def flags() -> tuple[Flag, ...]:
     """The whole table, in the order of the help."""
     from app.settings.table_access import ACCESS_FLAGS
+    from app.settings.table_cluster import CLUSTER_FLAGS
+    from app.settings.table_diffusion import DIFFUSION_FLAGS
     from app.settings.table_engine import ENGINE_FLAGS
     from app.settings.table_media import MEDIA_FLAGS
+    from app.settings.table_peer import PEER_FLAGS
     from app.settings.table_server import SERVER_FLAGS
+    from app.settings.table_vllm import VLLM_FLAGS
 
-    return (*SERVER_FLAGS, *ACCESS_FLAGS, *MEDIA_FLAGS, *ENGINE_FLAGS)
+    return (
+        *SERVER_FLAGS,
+        *CLUSTER_FLAGS,
+        *ACCESS_FLAGS,
+        *MEDIA_FLAGS,
+        *ENGINE_FLAGS,
+        *VLLM_FLAGS,
+        *DIFFUSION_FLAGS,
+        *PEER_FLAGS,
+    )
 
 
 @functools.cache
@@ -111,8 +143,8 @@ def by_key() -> dict[str, Flag]:
 
 @functools.cache
 def by_variable() -> dict[str, Flag]:
-    """Flags by their environment variable."""
-    return {flag.variable: flag for flag in flags()}
+    """Flags by their environment variable. One that is refused has none: some would have the variable of another."""
+    return {flag.variable: flag for flag in flags() if flag.status != "refused"}
 
 
 @functools.cache

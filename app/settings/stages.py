@@ -18,6 +18,8 @@ from app.settings.sources import Given
 from app.settings.stagefields import StageValues, check_stage
 
 _FIXED = ("name", "kind", "entry", "outputs")
+_BY_STAGE = ("default_sampling_params", "stage_overrides")
+"""Flags that are objects by stage id, the weaker one first."""
 
 
 class ResolvedStages(msgspec.Struct, frozen=True):
@@ -31,7 +33,7 @@ class ResolvedStages(msgspec.Struct, frozen=True):
 def resolve_stages(model: str, given: Mapping[str, Given], problems: list[str], warnings: list[str]) -> ResolvedStages:
     """Find the pipeline of `model` and the settings of its stages; adds what is wrong to `problems`."""
     documents = _explicit_documents(given, problems)
-    overrides = _overrides(given, problems)
+    by_stage = {f"--{by_key()[key].name}": _by_stage(given, key, problems) for key in _BY_STAGE}
     named = next((document.pipeline for document in documents if document.pipeline), None)
     try:
         pipeline = PIPELINES[detect(model, named)]
@@ -41,7 +43,7 @@ def resolve_stages(model: str, given: Mapping[str, Given], problems: list[str], 
     shipped = SHIPPED / f"{pipeline.name}.yaml"
     if shipped.name not in {document.name for document in documents}:
         documents += read_chain(shipped, problems)
-    builder = _Builder(model, pipeline, documents, given, overrides, problems)
+    builder = _Builder(model, pipeline, documents, given, by_stage, problems)
     stages = [builder.stage(stage_id) for stage_id in builder.ids()]
     _check_owned(stages, given, problems, warnings)
     return ResolvedStages(pipeline.name, stages, builder.origins)
@@ -58,23 +60,26 @@ def _explicit_documents(given: Mapping[str, Given], problems: list[str]) -> list
         return []
 
 
-def _overrides(given: Mapping[str, Given], problems: list[str]) -> dict[int, StageValues]:
-    chosen = given.get("stage_overrides")
+def _by_stage(given: Mapping[str, Given], key: str, problems: list[str]) -> dict[int, StageValues]:
+    """The value of a flag that is an object by stage id, as settings of those stages."""
+    chosen = given.get(key)
     if chosen is None:
         return {}
     if not isinstance(chosen.value, dict):
-        problems.append(f'{chosen.origin}: expected an object by stage id, such as {{"0": {{"max_num_seqs": 8}}}}')
+        problems.append(f'{chosen.origin}: expected an object by stage id, such as {{"0": {{...}}}}')
         return {}
-    overrides = {}
-    for key, values in chosen.value.items():
-        where = f"{chosen.origin}: {key}"
-        if not (key.isascii() and key.isdigit()):
+    stages = {}
+    for stage_id, values in chosen.value.items():
+        where = f"{chosen.origin}: {stage_id}"
+        if not (stage_id.isascii() and stage_id.isdigit()):
             problems.append(f"{where}: a stage id is a whole number")
         elif not isinstance(values, dict):
             problems.append(f"{where}: expected an object of settings, got {values!r}")
+        elif key == "stage_overrides":
+            stages[int(stage_id)] = check_stage(values, where, problems)
         else:
-            overrides[int(key)] = check_stage(values, where, problems)
-    return overrides
+            stages[int(stage_id)] = StageValues(values={key: values})
+    return stages
 
 
 def _check_owned(
@@ -100,14 +105,14 @@ class _Builder:
         pipeline: Pipeline,
         documents: list[Document],
         given: Mapping[str, Given],
-        overrides: Mapping[int, StageValues],
+        by_stage: Mapping[str, Mapping[int, StageValues]],
         problems: list[str],
     ) -> None:
         self._model = model
         self._pipeline = pipeline
         self._documents = documents
         self._given = given
-        self._overrides = overrides
+        self._by_stage = by_stage
         self._problems = problems
         self._platform = platforms.current()
         self.origins: dict[str, str] = {}
@@ -117,7 +122,7 @@ class _Builder:
         known = set(range(len(self._pipeline.stages)))
         for place, stages in self._mentions():
             for stage_id in sorted(set(stages) - known):
-                if self._pipeline.open and place != "--stage-overrides":
+                if self._pipeline.open and place not in self._by_stage:
                     known.add(stage_id)
                 else:
                     ids = ", ".join(map(str, sorted(known)))
@@ -132,7 +137,7 @@ class _Builder:
         for document in self._documents:
             for platform, stages in document.platforms.items():
                 yield f"{document.name}: platforms.{platform}", stages
-        yield "--stage-overrides", self._overrides
+        yield from self._by_stage.items()
 
     def stage(self, stage_id: int) -> StageConfig:
         """One stage, with the topology's word last."""
@@ -167,7 +172,8 @@ class _Builder:
                 found = self._given.get(flag.key)
                 if found is not None and found.typed is typed and kind in flag.kinds:
                     yield Layer(found.origin, _placed(flag, found.value))
-        yield self._checked("--stage-overrides", stage_id, kind, self._overrides)
+        for name, stages in self._by_stage.items():
+            yield self._checked(name, stage_id, kind, stages)
 
     def _checked(self, name: str, stage_id: int, kind: str, stages: Mapping[int, StageValues]) -> Layer:
         """The layer of one stage entry, after asking whether the stage's kind takes all of it."""

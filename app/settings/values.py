@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-ValueKind = Literal["str", "int", "float", "bool", "count", "size", "json", "list"]
-"""count: a number that may be written 32k; size: bytes, may be written 512MiB; list: several texts."""
+ValueKind = Literal["str", "int", "float", "bool", "count", "size", "json", "list", "any"]
+"""count: a number that may be written 32k; size: bytes, may be written 512MiB; list: several texts; any: text, or an
+object as JSON, that the consumer judges."""
 
 _QUANTITY = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(iB|B)?")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -88,6 +89,10 @@ def _json(value: object) -> Any:
         raise ValueError(f"expected JSON{where}: {error}") from None
 
 
+def _any(value: object) -> Any:
+    return _json(value) if isinstance(value, str) and value.startswith(("{", "@")) else value
+
+
 def _file(path: str) -> str:
     try:
         return Path(path).read_text()
@@ -119,4 +124,5 @@ _PARSERS: dict[ValueKind, Callable[[object], Any]] = {
     "size": _quantity,
     "json": _json,
     "list": _list,
+    "any": _any,
 }

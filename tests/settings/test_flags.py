@@ -10,15 +10,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.settings.flags import Flag, by_key, flags
-from app.settings.resolve import examine
+from app.settings.flags import Flag, by_key, by_variable, flags
+from app.settings.resolve import ConfigError, examine
 from app.settings.schema import MasterConfig, MediaConfig, ServerConfig, Settings, StageConfig
 
-INPUTS = {"model", "api_key_file", "deploy_config", "stage_overrides", "stage_id"}
-"""Flags that say where settings come from; tested in test_resolve.py, test_access.py, test_deploy.py and test_cli.py."""
+INPUTS = {"model", "api_key_file", "deploy_config", "stage_overrides", "stage_id", "default_sampling_params"}
+"""Flags that say where settings come from; their tests are in the files of those who read them."""
 
-ENGINE = [flag for flag in flags() if flag.target.startswith(("engine.", "stage."))]
-PLACED = [flag for flag in flags() if flag.target != "input"]
+DONE_PARTS = {1, 2}
+"""Parts of the project that have landed: no flag may be planned for one of them any more."""
+
+WORKING = [flag for flag in flags() if flag.status == "works"]
+OURS = [flag for flag in WORKING if flag.group != "vllm"]
+ENGINE = [flag for flag in OURS if flag.target.startswith(("engine.", "stage."))]
+PLACED = [flag for flag in OURS if flag.target != "input"]
+NOT_ACCEPTED = [flag for flag in flags() if flag.status != "works"]
 
 
 def by_name(flag: Flag) -> str:
@@ -33,7 +39,7 @@ def sample(flag: Flag) -> str:
         return "https://one.test"
     if flag.kind == "bool":
         return "false" if flag.default else "true"
-    texts = {"str": "/usr", "list": "one", "json": '{"image": 2}', "count": "3k", "size": "3MiB"}
+    texts = {"str": "/usr", "list": "one", "json": '{"image": 2}', "count": "3k", "size": "3MiB", "any": "some"}
     if flag.kind in texts:
         return texts[flag.kind]
     return "0.75" if flag.kind == "float" and flag.most == 1 else "7"
@@ -56,7 +62,7 @@ def origin(settings: Settings, flag: Flag) -> str:
 
 def test_names_and_variables_are_unique() -> None:
     spellings = Counter(option for flag in flags() for option in flag.options)
-    variables = Counter(flag.variable for flag in flags())
+    variables = Counter(flag.variable for flag in flags() if flag.status != "refused")
     assert [name for name, count in (spellings + variables).items() if count > 1] == []
 
 
@@ -66,7 +72,51 @@ def test_variables_lose_a_leading_omni() -> None:
 
 
 def test_the_table_has_a_row_for_each_input() -> None:
-    assert {flag.key for flag in flags() if flag.target == "input"} == INPUTS
+    assert {flag.key for flag in WORKING if flag.target == "input"} == INPUTS
+
+
+def test_what_is_not_accepted_says_why_when_typed(model: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        examine({"model": model, **{flag.key: sample(flag) for flag in NOT_ACCEPTED}}, {}, source="flag")
+    assert caught.value.problems == [f"flag --{flag.name}: {flag.refusal}" for flag in NOT_ACCEPTED]
+    assert all(flag.part or flag.reason for flag in NOT_ACCEPTED)
+
+
+def test_what_is_not_accepted_is_no_variable_either(model: str) -> None:
+    planned = [flag for flag in NOT_ACCEPTED if flag.status == "planned"]
+    with pytest.raises(ConfigError) as caught:
+        examine({"model": model}, {flag.variable: sample(flag) for flag in planned})
+    assert caught.value.problems == [f"{flag.variable}: {flag.refusal}" for flag in planned]
+    refused = {flag.variable for flag in NOT_ACCEPTED if flag.status == "refused"} - by_variable().keys()
+    warnings = examine({"model": model}, dict.fromkeys(refused, "1")).warnings
+    assert len(warnings) == len(refused)
+
+
+def test_all_other_arguments_of_vllm_arrive(model: str, tmp_path: Path) -> None:
+    others = [flag for flag in WORKING if flag.group == "vllm"]
+    expected = {flag.field: flag.value(sample(flag)) for flag in others}
+    file = tmp_path / "deploy.yaml"
+    file.write_text(json.dumps({"stages": [{"stage_id": 0, **expected}]}))
+    for typed, environ in (
+        ({flag.key: sample(flag) for flag in others}, {}),
+        ({}, {flag.variable: sample(flag) for flag in others}),
+        ({"deploy_config": str(file)}, {}),
+        ({"stage_overrides": {"0": expected}}, {}),
+    ):
+        assert examine({"model": model, **typed}, environ).settings.stages[0].engine_args == expected
+
+
+def test_nothing_stays_planned_when_its_part_is_done() -> None:
+    assert [flag.name for flag in flags() if flag.status == "planned" and flag.part in DONE_PARTS] == []
+    assert {flag.part for flag in flags() if flag.status == "planned"} <= set(range(3, 9))
+
+
+@pytest.mark.parametrize(
+    "flag", [flag for flag in flags() if flag.group != "vllm" and flag.status != "refused"], ids=by_name
+)
+def test_help_is_one_sentence_at_least(flag: Flag) -> None:
+    assert flag.help[0].isupper() or flag.help.startswith(("serve:", "blocking"))
+    assert flag.help.endswith((".", "...", "]", "}'", "model"))
 
 
 @pytest.mark.parametrize("flag", PLACED, ids=by_name)

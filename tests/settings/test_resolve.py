@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.settings.resolve import ConfigError, examine, resolve
@@ -37,6 +37,7 @@ def document(level: str, sources: set[str]) -> dict[str, Any]:
     return content
 
 
+@settings(deadline=None)  # it writes files
 @given(st.sets(st.sampled_from(STRONGEST_LAST)))
 def test_the_strongest_source_wins(sources: set[str]) -> None:
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:

@@ -1,0 +1,172 @@
+"""Rows of the flag table for stages, master and replicas."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from app.settings.flags import Flag
+from app.settings.schema import LoadBalancing, MasterConfig
+
+_DEFAULT = MasterConfig()
+
+STAGES = (
+    Flag(
+        name="deploy-config",
+        kind="str",
+        group="stages",
+        target="input",
+        metavar="FILE",
+        short=True,
+        help="YAML file that describes the stages. Default: the one that comes with the pipeline.",
+    ),
+    Flag(
+        name="stage-overrides",
+        kind="json",
+        group="stages",
+        target="input",
+        metavar="JSON",
+        short=True,
+        help='Settings of single stages by stage id: \'{"0": {"max_model_len": 4096}}\', or @FILE with that.',
+    ),
+    Flag(
+        name="default-sampling-params",
+        kind="json",
+        group="stages",
+        target="input",
+        metavar="JSON",
+        help='Sampling values by stage id for requests without their own: \'{"0": {"temperature": 0.2}}\', or @FILE.',
+    ),
+    Flag(
+        name="max-queue",
+        kind="int",
+        group="stages",
+        target="stage.max_queue",
+        default=1024,
+        least=0,
+        kinds=("llm", "stub"),
+        help="Requests that may wait in one replica beside those that it computes; more are answered with 429.",
+    ),
+)
+
+CLUSTER = (
+    Flag(
+        name="stage-id",
+        kind="int",
+        group="cluster",
+        target="input",
+        least=0,
+        commands=("headless",),
+        short=True,
+        help="The stage that this process runs.",
+    ),
+    Flag(
+        name="omni-master-address",
+        kind="str",
+        group="cluster",
+        target="master.address",
+        default=_DEFAULT.address,
+        aliases=("-oma",),
+        metavar="HOST",
+        short=True,
+        help="serve: address where headless replicas may register. headless: address of the server's master.",
+    ),
+    Flag(
+        name="omni-master-port",
+        kind="int",
+        group="cluster",
+        target="master.port",
+        default=_DEFAULT.port,
+        least=0,
+        most=65535,
+        aliases=("-omp",),
+        metavar="PORT",
+        short=True,
+        help="Port of the master. serve: 0, the default, means that no replica can join from outside.",
+    ),
+    Flag(
+        name="omni-replica-address",
+        kind="str",
+        group="cluster",
+        target="master.replica_address",
+        default=_DEFAULT.replica_address,
+        aliases=("-ora",),
+        metavar="HOST",
+        commands=("headless",),
+        short=True,
+        help="Address under which the server reaches this replica. Default: the one on the route to the master.",
+    ),
+    Flag(
+        name="omni-token",
+        kind="str",
+        group="cluster",
+        target="master.token",
+        default=_DEFAULT.token,
+        secret=True,
+        short=True,
+        help="Secret shared by server and headless replicas. Needed when the master listens beyond this machine.",
+    ),
+    Flag(
+        name="omni-lb-policy",
+        kind="str",
+        group="cluster",
+        target="master.lb_policy",
+        default=_DEFAULT.lb_policy,
+        choices=get_args(LoadBalancing),
+        commands=("serve",),
+        help="How requests are spread over the replicas of a stage.",
+    ),
+    Flag(
+        name="stage-init-timeout",
+        kind="float",
+        group="cluster",
+        target="master.stage_init_timeout",
+        default=_DEFAULT.stage_init_timeout,
+        least=0.1,
+        metavar="SECONDS",
+        help="Longest time that one stage may take to load. Downloads do not count.",
+    ),
+    Flag(
+        name="init-timeout",
+        kind="float",
+        group="cluster",
+        target="master.init_timeout",
+        default=_DEFAULT.init_timeout,
+        least=0.1,
+        metavar="SECONDS",
+        help="Longest time that all stages together may take to load.",
+    ),
+    Flag(
+        name="omni-heartbeat-timeout",
+        kind="float",
+        group="cluster",
+        target="master.heartbeat_timeout",
+        default=_DEFAULT.heartbeat_timeout,
+        least=1,
+        metavar="SECONDS",
+        commands=("serve",),
+        help="Silence after which a replica counts as lost.",
+    ),
+    Flag(
+        name="stall-timeout",
+        kind="float",
+        group="cluster",
+        target="master.stall_timeout",
+        default=_DEFAULT.stall_timeout,
+        least=1,
+        metavar="SECONDS",
+        commands=("serve",),
+        help="Time without one engine step, with requests running, after which a replica counts as stuck.",
+    ),
+    Flag(
+        name="shutdown-timeout",
+        kind="float",
+        group="cluster",
+        target="master.shutdown_timeout",
+        default=_DEFAULT.shutdown_timeout,
+        least=0,
+        metavar="SECONDS",
+        help="Time that running requests get to finish when the server stops.",
+    ),
+)
+
+CLUSTER_FLAGS = (*STAGES, *CLUSTER)

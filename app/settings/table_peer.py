@@ -1,0 +1,78 @@
+"""Rows of the flag table that users of vllm-omni and of `vllm serve` type, and that this version does not act on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.settings.flags import Flag
+from app.settings.values import ValueKind
+
+_CLI, _SPEECH, _OMNI, _HOSTS, _REST = 3, 5, 6, 7, 8
+
+
+def _planned(part: int, name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
+    return Flag(name=name, kind=kind, group="other", target="input", help=help, status="planned", part=part, **more)
+
+
+def _refused(name: str, reason: str, kind: ValueKind = "str", aliases: tuple[str, ...] = ()) -> Flag:
+    return Flag(
+        name=name, kind=kind, group="other", target="input", help="", status="refused", reason=reason, aliases=aliases
+    )
+
+
+PLANNED = (
+    _planned(_CLI, "strategy-config", "str", "YAML file that sizes parallelism and replicas by stage.", metavar="FILE"),
+    _planned(_CLI, "uvicorn-log-level", "str", "How much the HTTP server logs."),
+    _planned(_CLI, "disable-uvicorn-access-log", "bool", "No line for each request."),
+    _planned(_CLI, "disable-access-log-for-endpoints", "str", "Paths whose requests are not logged."),
+    _planned(_CLI, "disable-fastapi-docs", "bool", "Do not serve /docs and /openapi.json."),
+    _planned(_CLI, "uds", "str", "Unix socket to listen on in place of a port.", metavar="PATH"),
+    _planned(_SPEECH, "async-chunk", "bool", "Stream between stages; replaces what the deploy file says."),
+    _planned(_SPEECH, "shm-threshold-bytes", "size", "Larger tensors pass between stages through shared memory."),
+    _planned(_SPEECH, "task-type", "str", "What a speech model does by default: CustomVoice, VoiceDesign, Base."),
+    _planned(
+        _SPEECH, "tts-max-instructions-length", "int", "Longest instructions for a voice, in characters.", least=1
+    ),
+    _planned(_OMNI, "forced-aligner", "str", "Model that adds a time to each word of speech."),
+    _planned(_OMNI, "forced-aligner-config", "str", "YAML file with the settings of that model.", metavar="FILE"),
+    _planned(_OMNI, "forced-aligner-device", "str", "Devices of that model."),
+    _planned(_HOSTS, "omni-dp-size-local", "int", "Replicas that `omni-app headless` starts.", least=1),
+    _planned(_HOSTS, "worker-backend", "str", "How replicas are started.", choices=("multi_process", "ray")),
+    _planned(_HOSTS, "ray-address", "str", "Ray cluster on which replicas run."),
+    _planned(_REST, "enable-orch-monitor", "bool", "Write what the orchestrator does as JSON."),
+    _planned(_REST, "enable-ar-profiler", "bool", "Tell how long each text stage took."),
+    _planned(
+        _REST, "robot-openpi-idle-timeout", "float", "Silence after which a robot's WebSocket is closed.", least=0
+    ),
+)
+
+REFUSED = (
+    _refused("stage-configs-path", "the old format of deploy files; use --deploy-config"),
+    _refused("replica-id", "the master numbers the replicas itself", "int"),
+    _refused("batch-timeout", "it never had an effect", "int"),
+    _refused("log-file", "redirect what the command prints: omni-app serve MODEL 2> FILE"),
+    _refused("log-stats", "/metrics always has the numbers", "bool"),
+    _refused("config", "put flags into OMNI_* variables, and stages into a --deploy-config file"),
+    _refused("middleware", "mount create_app() into an application of your own, which can have any", "list"),
+    _refused("grpc", "there is no gRPC interface", "bool"),
+    _refused("grpc-port", "there is no gRPC interface", "int"),
+    _refused("h11-max-incomplete-event-size", "use --max-header-bytes", "int"),
+    _refused("h11-max-header-count", "use --max-header-bytes", "int"),
+    _refused("enable-offline-docs", "/docs needs no other site in any case", "bool"),
+    _refused("enable-flash-late-interaction", "belongs to vLLM's own HTTP server, which does not run here", "bool"),
+    _refused("data-parallel-supervisor-port", "one master supervises all replicas", "int"),
+    _refused("dp-supervisor-probe-interval-s", "use --omni-heartbeat-timeout", "float"),
+    _refused("dp-supervisor-probe-timeout-s", "use --omni-heartbeat-timeout", "float"),
+    _refused("dp-supervisor-probe-failure-threshold", "use --omni-heartbeat-timeout", "int"),
+)
+
+TLS = (
+    _planned(_CLI, "ssl-keyfile", "str", "Private key for HTTPS.", metavar="FILE"),
+    _planned(_CLI, "ssl-certfile", "str", "Certificate for HTTPS.", metavar="FILE"),
+    _planned(_CLI, "ssl-ca-certs", "str", "Authorities whose client certificates are accepted.", metavar="FILE"),
+    _planned(_CLI, "ssl-cert-reqs", "int", "Whether clients must show a certificate."),
+    _planned(_CLI, "ssl-ciphers", "str", "Ciphers to offer."),
+    _planned(_CLI, "enable-ssl-refresh", "bool", "Take new certificates without a restart."),
+)
+
+PEER_FLAGS = (*PLANNED, *TLS, *REFUSED)
