@@ -19,11 +19,9 @@ def first_sentence(path: Path) -> str:
 
 def table() -> str:
     """One row a module that says something of itself."""
-    rows = ["| module | what it is |", "|---|---|"]
-    for path in sorted((ROOT / "app").rglob("*.py")):
-        if sentence := first_sentence(path):
-            rows.append(f"| `{path.relative_to(ROOT)}` | {sentence} |")
-    return "\n".join(rows) + "\n"
+    modules = [(path.relative_to(ROOT), first_sentence(path)) for path in sorted((ROOT / "app").rglob("*.py"))]
+    rows = [f"| `{path}` | {sentence} |" for path, sentence in modules if sentence]
+    return "\n".join(["| module | what it is |", "|---|---|", *rows]) + "\n"
 
 
 def page() -> str:
