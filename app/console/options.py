@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from app.console.dotted import join_dotted
 from app.console.helptext import show_help
 from app.settings.flags import Command, Flag, flags
 
@@ -15,7 +16,7 @@ class FlagCommand(click.Command):
     """A command whose options are the flags of the table.
 
     Dashes and underscores in names are the same. A flag that takes several values takes all words up to the next
-    option (`--served-model-name a b`). `--help` takes an optional topic.
+    option (`--served-model-name a b`), an object can be typed in parts (`--hf-overrides.a 1`), `--help` takes a topic.
     """
 
     def __init__(self, *args: Any, takes: Command, **kwargs: Any) -> None:
@@ -33,7 +34,7 @@ class FlagCommand(click.Command):
         return [*self.params, *self._options]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, spread_lists(args))
+        return super().parse_args(ctx, join_dotted(spread_lists(args)))
 
 
 def _dashes(word: str) -> str:

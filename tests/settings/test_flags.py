@@ -114,9 +114,8 @@ def test_nothing_stays_planned_when_its_part_is_done() -> None:
 @pytest.mark.parametrize(
     "flag", [flag for flag in flags() if flag.group != "vllm" and flag.status != "refused"], ids=by_name
 )
-def test_help_is_one_sentence_at_least(flag: Flag) -> None:
-    assert flag.help[0].isupper() or flag.help.startswith(("serve:", "blocking"))
-    assert flag.help.endswith((".", "...", "]", "}'", "model"))
+def test_there_is_help(flag: Flag) -> None:
+    assert flag.help.strip()
 
 
 @pytest.mark.parametrize("flag", PLACED, ids=by_name)
