@@ -158,26 +158,33 @@ def refuse_unknown(data: Json, known: Set[str], prefix: str) -> None:
 
 
 def _refuse_invalid(error: pydantic.ValidationError, data: Json) -> NoReturn:
-    """Tell the most telling problem: the one deepest in the body (of a union's branches, the one that fits best)."""
-    problems = [
-        (_path(problem["loc"], data, problem["type"] == "missing"), problem)
-        for problem in error.errors(include_url=False, include_context=False)
-    ]
-    path, problem = max(problems, key=lambda pair: (len(pair[0]), pair[1]["type"] != "missing"))
+    path, message = _most_telling(error, data)
     param = _render(path)
-    raise bad_request(f"{param or 'body'}: {problem['msg']}", param=param or None, code="invalid_value") from error
+    raise bad_request(f"{param or 'body'}: {message}", param=param or None, code="invalid_value") from error
 
 
-def _path(location: Path, data: Any, missing: bool) -> Path:
-    """A pydantic location without the names of union branches: only what exists in the body, and a missing last key."""
+def _most_telling(error: pydantic.ValidationError, data: Json) -> tuple[Path, str]:
+    """Path and message of one problem: outside of unions the first, else the first of the branch that fits best."""
+    branches: dict[Path, list[tuple[Path, str]]] = {}
+    for problem in error.errors(include_url=False, include_context=False):
+        path, branch = _split(problem["loc"], data, problem["type"] == "missing")
+        branches.setdefault(branch, []).append((path, problem["msg"]))
+    best = branches.get(()) or min(branches.values(), key=len)
+    return max(best, key=lambda found: len(found[0]))
+
+
+def _split(location: Path, data: Any, missing: bool) -> tuple[Path, Path]:
+    """A pydantic location as a path in the body (with a missing last key), and the union branch it lies in, or ()."""
     path: list[str | int] = []
+    branch: Path = ()
     for position, part in enumerate(location):
         if part in (data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()):
             data = data[part]
         elif not (missing and position == len(location) - 1):
+            branch = branch or location[: position + 1]  # the name of a branch, not a part of the body
             continue
         path.append(part)
-    return tuple(path)
+    return tuple(path), branch
 
 
 def _render(path: Path) -> str:

@@ -126,8 +126,11 @@ class LlmEngine:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _kill_loading(self) -> None:
-        for child in multiprocessing.active_children():
-            child.kill()
+        """The loading thread cannot be stopped; what it waits for can."""
+        if self._older_children is not None:
+            for child in multiprocessing.active_children():
+                if child.pid not in self._older_children:
+                    child.kill()
 
 
 def _capabilities(frontend: Frontend, service: Service, instance: str) -> Capabilities:

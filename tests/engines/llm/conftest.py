@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from app.engines.llm.engine import LlmEngine
+from app.engines.llm.serving import Serving
 from app.settings.schema import StageConfig
 from tests.tiny import tiny_qwen3
 
@@ -16,6 +17,12 @@ def tiny_stage(**engine_args: object) -> StageConfig:
     """A stage with the tiny model; float32, so that what is generated does not depend on who shares the batch."""
     arguments = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 128} | engine_args
     return StageConfig(stage_id=0, name="llm", kind="llm", model=str(tiny_qwen3()), engine_args=arguments)
+
+
+def serving_of(engine: LlmEngine) -> Serving:
+    assert engine._service is not None
+    assert engine._service._serving is not None
+    return engine._service._serving
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from app.cluster import messages as m
@@ -89,3 +90,10 @@ async def refusal(engine: LlmEngine, kind: str, body: Json | bytes) -> m.Failed:
         assert request.events == []
         return error.failed
     raise AssertionError(f"accepted: {request.events}")
+
+
+async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for something that has no event of its own."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)

@@ -11,7 +11,7 @@ from app.cluster import messages as m
 from app.engines.llm.engine import LlmEngine
 from app.engines.llm.frontend import Frontend
 from tests.engines.llm.conftest import tiny_stage
-from tests.engines.llm.recorder import Recorder, recorder, run
+from tests.engines.llm.recorder import Recorder, recorder, run, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -32,12 +32,9 @@ async def generate(engine: LlmEngine, prompt: list[int], **sampling: Any) -> tup
     return final.text, list(final.token_ids)
 
 
-async def unfinished(engine: LlmEngine) -> int:
-    """Requests in vLLM's front end, once an abort has had a second."""
-    async with asyncio.timeout(1):
-        while frontend_of(engine).get_num_unfinished_requests():
-            await asyncio.sleep(0.01)
-    return frontend_of(engine).get_num_unfinished_requests()
+async def nothing_runs(engine: LlmEngine) -> None:
+    """vLLM's front end is empty, or will be within a second."""
+    await until(lambda: frontend_of(engine).get_num_unfinished_requests() == 0, seconds=1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -66,9 +63,7 @@ async def test_64_at_once_equal_one_by_one(engine: LlmEngine) -> None:
 
 async def cancelled_after_first_output(engine: LlmEngine, request: Recorder) -> None:
     task = asyncio.create_task(engine.run(request))
-    async with asyncio.timeout(30):
-        while len(request.events) < 3:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(request.events) >= 3)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -90,7 +85,7 @@ async def test_cancel_aborts_a_stream(engine: LlmEngine, hello: Any, kind: str, 
     body |= {"max_tokens": 900, "ignore_eos": True, "stream": True} | extra
     request = recorder(kind, body)
     await cancelled_after_first_output(engine, request)
-    assert await unfinished(engine) == 0
+    await nothing_runs(engine)
     count = len(request.events)
     await asyncio.sleep(0.05)
     assert len(request.events) == count
@@ -104,13 +99,11 @@ async def test_cancel_aborts_a_whole_answer(engine: LlmEngine, hello: Any, kind:
     body = {"messages": hello} if kind == "chat" else {"prompt": "hello"}
     request = recorder(kind, body | {"max_tokens": 900, "ignore_eos": True, "temperature": 1} | extra)
     task = asyncio.create_task(engine.run(request))
-    async with asyncio.timeout(30):
-        while m.Accepted() not in request.events:
-            await asyncio.sleep(0.005)
+    await until(lambda: m.Accepted() in request.events)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await unfinished(engine) == 0
+    await nothing_runs(engine)
     assert request.events == [m.Accepted()]
 
 
@@ -123,7 +116,7 @@ async def test_cancel_at_any_moment_leaves_nothing(engine: LlmEngine, hello: Any
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert await unfinished(engine) == 0
+    await nothing_runs(engine)
 
 
 async def test_a_broken_request_leaves_the_others_alone(engine: LlmEngine, hello: Any) -> None:
@@ -139,7 +132,7 @@ async def test_a_broken_request_leaves_the_others_alone(engine: LlmEngine, hello
     with pytest.raises(Exception, match="this sink is broken"):
         await engine.run(Broken("chat", whole.body))
     assert (await neighbour).answer()["usage"]["completion"] == 100
-    assert await unfinished(engine) == 0
+    await nothing_runs(engine)
 
 
 async def test_load_counts_requests_and_steps(engine: LlmEngine, hello: Any) -> None:
@@ -148,9 +141,7 @@ async def test_load_counts_requests_and_steps(engine: LlmEngine, hello: Any) -> 
     body = {"messages": hello, "max_tokens": 400, "ignore_eos": True, "stream": True}
     requests = [recorder("chat", body) for _ in range(5)]
     tasks = [asyncio.create_task(engine.run(request)) for request in requests]
-    async with asyncio.timeout(30):
-        while engine.load().running < 5:
-            await asyncio.sleep(0.005)
+    await until(lambda: engine.load().running == 5)
     await asyncio.gather(*tasks)
     after = engine.load()
     assert (after.running, after.waiting) == (0, 0)

@@ -15,7 +15,7 @@ from app.engines.llm.chat import ChatServing
 from app.engines.llm.completion import CompletionServing
 from app.engines.llm.engine import LlmEngine
 from app.engines.llm.service import Service
-from tests.engines.llm.conftest import tiny_stage
+from tests.engines.llm.conftest import serving_of, tiny_stage
 from tests.engines.llm.recorder import Json, Recorder, recorder, refusal, run, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -27,7 +27,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "flag", "schema": SCHEMA}}
-TOOL = {"type": "function", "function": {"name": "switch", "parameters": SCHEMA}}
+TOOL = {"type": "function", "function": {"name": "switch", "parameters": SCHEMA, "strict": True}}
 
 PLAIN_CASES: dict[str, Json] = {
     "greedy": {"temperature": 0, "max_tokens": 24},
@@ -94,7 +94,7 @@ async def test_chat_fast_equals_full(
 async def test_completion_fast_equals_full(
     engine: LlmEngine, case: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine._up()._completion, "enable_prompt_tokens_details", False)
+    monkeypatch.setattr(serving_of(engine)._completion, "enable_prompt_tokens_details", False)
     await both_ways(engine, "completion", {"prompt": "hello", "stream": stream} | COMPLETION_CASES[case], monkeypatch)
 
 

@@ -1,0 +1,73 @@
+"""CPU trims apply on a CPU build, where the user left something open, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.engines.llm import startup
+from app.engines.llm.startup import StartPlan
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def set_build(cpu: bool) -> None:
+        monkeypatch.setattr(startup, "is_cpu_build", lambda: cpu)
+
+    return set_build
+
+
+def environment(plan: StartPlan, monkeypatch: pytest.MonkeyPatch, **before: str) -> dict[str, str]:
+    environ = dict(before)
+    monkeypatch.setattr(startup.os, "environ", environ)
+    plan.prepare()
+    return environ
+
+
+def test_nothing_of_it_reaches_cuda(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(cpu=False)
+    plan = StartPlan({})
+    assert plan.defaults() == {}
+    environ = environment(plan, monkeypatch)
+    assert environ.pop("VLLM_WORKER_MULTIPROC_METHOD") == "spawn"
+    assert environ.keys() == {"VLLM_NO_USAGE_STATS"}
+
+
+def test_cpu_runs_one_eager_process(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(cpu=True)
+    plan = StartPlan({})
+    assert plan.defaults() == {"distributed_executor_backend": "uni", "enforce_eager": True}
+    environ = environment(plan, monkeypatch)
+    assert environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert environ["TORCH_COMPILE_DISABLE"] == "1"
+    assert environ["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+
+
+def test_variables_that_are_set_stay(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(cpu=True)
+    environ = environment(StartPlan({}), monkeypatch, OMP_NUM_THREADS="7", TORCH_COMPILE_DISABLE="0")
+    assert environ["OMP_NUM_THREADS"] == "7"
+    assert environ["TORCH_COMPILE_DISABLE"] == "0"
+
+
+@pytest.mark.parametrize("name", ["tensor_parallel_size", "distributed_executor_backend", "data_parallel_size"])
+def test_chosen_parallelism_is_left_to_vllm(build: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    build(cpu=True)
+    plan = StartPlan({name: 2})
+    assert plan.defaults() == {"enforce_eager": True}
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment(plan, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["enforce_eager", "compilation_config", "optimization_level"])
+def test_chosen_compilation_is_left_to_vllm(build: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    build(cpu=True)
+    plan = StartPlan({name: 0})
+    assert "enforce_eager" not in plan.defaults()
+    assert "TORCH_COMPILE_DISABLE" not in environment(plan, monkeypatch)
+
+
+def test_this_machine_has_a_cpu_build() -> None:
+    import torch
+
+    assert startup.is_cpu_build() == (torch.version.cuda is None)
