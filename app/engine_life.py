@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from litestar import Litestar
@@ -72,13 +72,12 @@ async def _boot(app: OmniApp, attachment: Attachment) -> bool:
 
 async def _keep(app: OmniApp, attachment: Attachment) -> None:
     """Replace a lost master; a server that cannot have one ends itself, so that its own supervisor starts it anew."""
-    with suppress(Interrupted):
-        try:
-            await attachment.keep(lambda: app.state.orchestrator.reconnect())
-        except StartupError as error:
-            if isinstance(error, Interrupted):
-                raise
-            die(f"the engine is lost: {error}")
+    try:
+        await attachment.keep(lambda: app.state.orchestrator.reconnect())
+    except Interrupted:
+        return
+    except StartupError as error:
+        die(f"the engine is lost: {error}")
 
 
 async def _boot_and_keep(app: OmniApp, attachment: Attachment) -> None:
