@@ -34,8 +34,12 @@ async def prepare(settings: Settings, progress: Progress) -> Settings:
             progress(f"getting the model {stage.model}")
             known[request] = await _obtain(request, progress)
             _check(stage.model, known[request], settings.pipeline)
-        stages.append(msgspec.structs.replace(stage, model=known[request]) if request else stage)
+        stages.append(_located(stage, known[request]) if request else stage)
     return msgspec.structs.replace(settings, stages=stages)
+
+
+def _located(stage: StageConfig, directory: str) -> StageConfig:
+    return msgspec.structs.replace(stage, model=directory, source=stage.model)
 
 
 def cache_directory() -> Path:

@@ -14,6 +14,7 @@ LoadBalancing = Literal["random", "round-robin", "least-queue-length"]
 class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One stage of the pipeline. `engine_args` are passed to the engine by its own names, judged by the engine.
 
+    `source` is the model as the user named it where `model` has become a directory of this machine.
     `max_queue`: requests that may wait in one replica beside those that its engine runs at once; more get a 429.
     """
 
@@ -21,6 +22,7 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str
     kind: StageKind
     model: str
+    source: str = ""
     entry: bool = True
     outputs: list[str] = msgspec.field(default_factory=lambda: ["text"])
     engine_args: dict[str, Any] = {}
@@ -103,6 +105,15 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def stage_digest(stage: StageConfig) -> str:
-    """Digest of what must be equal on all hosts for replicas of one stage: not devices, counts or environment."""
-    same = msgspec.structs.replace(stage, devices="", num_replicas=1, max_queue=0, env={})
+    """Digest of what must be equal on all hosts for replicas of one stage: not devices, counts, environment or caches."""
+    same = msgspec.structs.replace(
+        stage,
+        model=stage.source or stage.model,
+        source="",
+        engine_args={name: value for name, value in stage.engine_args.items() if name != "download_dir"},
+        devices="",
+        num_replicas=1,
+        max_queue=0,
+        env={},
+    )
     return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:16]

@@ -12,7 +12,7 @@ import pytest
 from app.cluster.rundir import StartupError
 from app.settings.models import prepare
 from app.settings.resolve import examine
-from app.settings.schema import Settings
+from app.settings.schema import Settings, stage_digest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -47,8 +47,18 @@ async def test_a_hub_model_becomes_its_directory(cache: Path) -> None:
     steps: list[str] = []
     prepared = await prepare(settings_for("org/tiny", cache), steps.append)
     assert prepared.stages[0].model == str(snapshot)
-    assert prepared.model == "org/tiny"
+    assert (prepared.model, prepared.stages[0].source) == ("org/tiny", "org/tiny")
     assert steps == ["getting the model org/tiny"]
+
+
+async def test_hosts_with_different_caches_agree_on_the_stage(cache: Path, tmp_path: Path) -> None:
+    digests = set()
+    for place in (cache, tmp_path / "elsewhere"):
+        put_in_cache(place, "org/tiny", config={"model_type": "llama"})
+        prepared = (await prepare(settings_for("org/tiny", place), lambda _: None)).stages[0]
+        assert prepared.model.startswith(str(place))
+        digests.add(stage_digest(prepared))
+    assert len(digests) == 1
 
 
 async def test_offline_and_not_in_the_cache(cache: Path) -> None:
