@@ -105,7 +105,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def stage_digest(stage: StageConfig) -> str:
-    """Digest of what must be equal on all hosts for replicas of one stage: not devices, counts, environment or caches."""
+    """Digest of what must be equal on all hosts for replicas of one stage: not devices, counts, environment, caches."""
     same = msgspec.structs.replace(
         stage,
         model=stage.source or stage.model,
