@@ -9,12 +9,14 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import zmq
 
 from app import __version__
 from app.cluster import messages as m
+from app.cluster.adapters import AdapterBook
 from app.cluster.pidfd import PidWatch
 from app.cluster.restarts import Restarts
 from app.cluster.rundir import StartupError
@@ -68,6 +70,7 @@ class Registry:
         self._members: dict[Key, Member] = {}
         self._failures: dict[Key, str] = {}
         self._restarts = Restarts()
+        self._adapters = AdapterBook(Path(ipc.removeprefix("ipc://")).with_name("adapters.json"))
         self._workers: dict[bytes, tuple[str, PidWatch]] = {}
         self._up: dict[Key, asyncio.Event] = {}
         self._version = 0
@@ -136,6 +139,8 @@ class Registry:
                 self._on_subscribe(identity, message)
             case m.Heartbeat() | m.Ready() | m.Bye():
                 self._on_report(identity, message)
+            case m.KeepAdapter() | m.DropAdapter() if identity in self._workers:
+                self._on_adapter(message)
             case _:
                 self._send(identity, m.Refused(f"{type(message).__name__} is not for the master"))
 
@@ -149,7 +154,7 @@ class Registry:
         self._members[key] = Member(identity, register, replica_id)
         self._failures.pop(key, None)
         self._restarts.register(key, register.address, register.pid)
-        self._send(identity, m.Welcome(replica_id, self._settings.master.heartbeat_s))
+        self._send(identity, m.Welcome(replica_id, self._settings.master.heartbeat_s, self._adapters.adapters))
         self._push()
 
     def _objection(self, register: m.Register) -> str | None:
@@ -187,6 +192,12 @@ class Registry:
             watch = PidWatch(subscribe.pid, lambda: self._worker_died(identity))
             self._workers[identity] = subscribe.client_id, watch
         self._send(identity, self._membership())
+
+    def _on_adapter(self, change: m.KeepAdapter | m.DropAdapter) -> None:
+        self._adapters.apply(change)
+        for member in self._members.values():
+            self._send(member.identity, m.Adapters(self._adapters.adapters))
+        self._push()
 
     def _worker_died(self, identity: bytes) -> None:
         client_id, _ = self._workers.pop(identity)
@@ -237,7 +248,13 @@ class Registry:
             self._channel.send([identity, frame])
 
     def _membership(self) -> m.Membership:
-        return m.Membership(self._version, os.getpid(), [x.info for x in self._members.values()], self._restarts.rows())
+        return m.Membership(
+            self._version,
+            os.getpid(),
+            [x.info for x in self._members.values()],
+            self._restarts.rows(),
+            self._adapters.adapters,
+        )
 
     async def _keep_house(self) -> None:
         while True:

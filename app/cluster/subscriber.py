@@ -44,6 +44,11 @@ class Subscriber:
         self._channel = Channel(dealer(self._context, self._address, identity, self._token), self._on_message)
         self._channel.send([m.encode(m.Subscribe(m.PROTOCOL, self._client_id, os.getpid()))])
 
+    def tell(self, message: m.Message) -> None:
+        """Send the master a message; lost when there is no master."""
+        if self._channel is not None:
+            self._channel.send([m.encode(message)])
+
     def close(self) -> None:
         if self._channel is not None:
             self._channel.close()

@@ -23,6 +23,7 @@ from app import __version__
 from app.cluster import messages as m
 from app.cluster.process import die_with_parent
 from app.cluster.transport import Authenticator, AuthWatch, Channel, Frames, bind, dealer, new_context, router
+from app.engines.adapters import AdapterSync
 from app.engines.base import Engine, EngineError
 from app.engines.client import Client
 from app.engines.spec import EXIT_FAILED, EXIT_REFUSED, ReplicaSpec
@@ -52,6 +53,7 @@ class Replica:
         self._identity = os.urandom(8)
         self._context = new_context()
         self._engine = build_engine(spec)
+        self._adapters = AdapterSync(self._engine, spec.stage.stage_id)
         self._clients: dict[bytes, Client] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._capabilities: m.Capabilities | None = None
@@ -114,6 +116,7 @@ class Replica:
         heart = asyncio.create_task(self._beat(), name="heartbeat")
         try:
             self._capabilities = await self._engine.start()
+            await self._adapters.settle()
             self._state = "up"
             self._tell(m.Ready(self._capabilities))
             while True:
@@ -215,9 +218,12 @@ class Replica:
         match m.decode_registry(frames[0].buffer):
             case m.Welcome() as welcome:
                 self._heartbeat_s = welcome.heartbeat_s
+                self._adapters.want(welcome.adapters)
                 self._welcomed.set()
                 if self._capabilities is not None:  # a restarted master meets a replica that has long been up
                     self._tell(m.Ready(self._capabilities))
+            case m.Adapters(adapters):
+                self._adapters.want(adapters)
             case m.Refused(reason):
                 self._refused(reason)
             case m.Reregister() if not self._leave.done():

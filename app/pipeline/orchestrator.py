@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -14,7 +15,7 @@ from app.cluster.subscriber import Subscriber
 from app.cluster.transport import new_context
 from app.pipeline.connection import ReplicaLostError
 from app.pipeline.graph import Graph, unavailable
-from app.pipeline.pool import StagePool
+from app.pipeline.pool import Holder, StagePool
 from app.pipeline.request import CREDIT_WINDOW, RequestStream
 from app.protocol.errors import ApiError
 from app.settings.schema import Settings
@@ -24,6 +25,7 @@ from app.telemetry.requests import RequestMeter
 logger = logging.getLogger("app.pipeline")
 
 _CALL_TIMEOUT_S = 60.0
+_MASTER_TIMEOUT_S = 10.0
 
 
 class StageStatus(msgspec.Struct):
@@ -136,25 +138,77 @@ class Orchestrator:
         body: bytes,
         *,
         model: str = "",
+        task: str = "",
+        instance: str = "",
         limit_s: float = 0.0,
         streamed: bool = False,
     ) -> RequestStream:
         """Send a request to a replica that answers `kind`; returns once its engine has accepted it.
 
+        `task`: what the replica has to be able to do, where that is not `kind`. `instance`: the one engine that can
+        answer (Capabilities.instance), "" for any.
         `limit_s`: seconds until the whole answer must be there, 0 for no limit. `streamed`: the client gets the answer
         in pieces, so that their times are of interest.
 
         Raises:
-            ApiError: the engine's refusal; 429 when every replica's queue is full, 503 when no replica is available,
-                504 when the limit is over.
+            ApiError: the engine's refusal; 404 when `instance` is gone, 429 when every replica's queue is full, 503
+                when no replica is available, 504 when the limit is over.
         """
         submit = m.Submit(request_id, kind, model, CREDIT_WINDOW)
-        pool = self._graph.entry_for(kind)
+        pool = self._graph.entry_for(task or kind)
+        target = self._holder(pool, instance) if instance else pool
         label = model if model in self._model_names else self._model_names[0]
         meter = RequestMeter(self._metrics, label, pool.stage.stage_id, streamed=streamed)
-        request = RequestStream(pool, submit, body, limit_s, meter)
+        request = RequestStream(target, submit, body, limit_s, meter)
         await request.start()
         return request
+
+    def holds(self, task: str, instance: str) -> bool:
+        """Whether a replica that answers `task` runs the engine of that name (Capabilities.instance)."""
+        return self._graph.entry_for(task).holder(instance) is not None
+
+    @staticmethod
+    def _holder(pool: StagePool, instance: str) -> Holder:
+        connection = pool.holder(instance)
+        if connection is None:
+            raise ApiError(404, "the replica that held what this request refers to is gone", code="not_held")
+        return Holder(pool, connection)
+
+    async def call_stage(self, task: str, method: str, arguments: bytes) -> list[bytes | BaseException]:
+        """Ask every replica that answers `task`: its answer, or the exception in its place.
+
+        Raises:
+            ApiError: 404, no stage answers `task`; 503, none of its replicas is there.
+        """
+        pool = self._graph.entry_for(task)
+        connections = [connection for connection in pool.connections if connection.accepts]
+        if not connections:
+            raise unavailable([pool.stage.name])
+        calls = (asyncio.wait_for(connection.call(method, arguments), _CALL_TIMEOUT_S) for connection in connections)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    def stage_of(self, task: str) -> int:
+        """The stage that answers `task`.
+
+        Raises:
+            ApiError: 404, none does; 503 while that is not known.
+        """
+        return self._graph.entry_for(task).stage.stage_id
+
+    async def tell_master(self, message: m.Message, took_effect: Callable[[m.Membership], bool]) -> None:
+        """Tell the master something and wait until its next word to everybody shows that it took effect.
+
+        Raises:
+            ApiError: 503, the master is silent.
+        """
+        self._subscriber.tell(message)
+        try:
+            async with asyncio.timeout(_MASTER_TIMEOUT_S):
+                while not took_effect(self.membership):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise ApiError(503, "the master process does not answer; try again shortly", code="no_master") from None
 
     async def call_all(self, method: str, limit_s: float) -> list[tuple[m.ReplicaInfo, bytes | Exception]]:
         """Ask every live replica at once: its answer, or TimeoutError after `limit_s`, or why there is none."""

@@ -80,6 +80,11 @@ class StagePool:
         candidates = [x for x in self._connections.values() if x.accepts and x.replica not in tried]
         return self._choose(candidates) if candidates else None
 
+    def holder(self, instance: str) -> Connection | None:
+        """The connection to the engine of that name (Capabilities.instance), if it lives."""
+        found = (x for x in self._connections.values() if x.info.capabilities.instance == instance)
+        return next(found, None)
+
     def ping(self) -> None:
         for connection in self._connections.values():
             connection.ping()
@@ -88,6 +93,18 @@ class StagePool:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+
+class Holder:
+    """One replica in the place of its pool: for requests about what only this one holds."""
+
+    def __init__(self, pool: StagePool, connection: Connection) -> None:
+        self.stage = pool.stage
+        self._connection = connection
+
+    def pick(self, tried: set[tuple[str, int]]) -> Connection | None:
+        """The replica, as long as it has not been tried; draining it still answers for what it holds."""
+        return None if self._connection.replica in tried else self._connection
 
 
 def chooser(policy: LoadBalancing) -> Choose:

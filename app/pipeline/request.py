@@ -10,7 +10,7 @@ from typing import TypeVar
 from app.cluster import messages as m
 from app.pipeline.connection import ReplicaLostError, Stream, api_error
 from app.pipeline.graph import unavailable
-from app.pipeline.pool import StagePool
+from app.pipeline.pool import Holder, StagePool
 from app.protocol.errors import ApiError
 from app.telemetry.requests import EndReason, RequestMeter, reason_of
 
@@ -39,7 +39,9 @@ class RequestStream:
     Iteration raises ApiError when the request fails. Always call `aclose`: it aborts what still runs.
     """
 
-    def __init__(self, pool: StagePool, submit: m.Submit, body: bytes, limit_s: float, meter: RequestMeter) -> None:
+    def __init__(
+        self, pool: StagePool | Holder, submit: m.Submit, body: bytes, limit_s: float, meter: RequestMeter
+    ) -> None:
         self._pool = pool
         self._meter = meter
         self._limit_s = limit_s

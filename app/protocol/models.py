@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -14,8 +15,11 @@ OWNER = "omni-app"
 
 
 class Model(msgspec.Struct):
-    """`root` is what is loaded under this name. `max_model_len` in tokens, None where it does not apply or is not yet
-    known; modalities and tasks are those of the whole pipeline, empty until a replica has told them."""
+    """`root` is what is loaded under this name; the name of an adapter has a `parent`, the model that it adapts.
+
+    `max_model_len` in tokens, None where it does not apply or is not yet known; modalities and tasks are those of the
+    whole pipeline, empty until a replica has told them.
+    """
 
     id: str
     created: int
@@ -24,6 +28,7 @@ class Model(msgspec.Struct):
     tasks: list[str]
     input_modalities: list[str]
     output_modalities: list[str]
+    parent: str | None = None
     object: Literal["model"] = "model"
     owned_by: str = OWNER
 
@@ -35,29 +40,31 @@ class ModelList(msgspec.Struct):
     object: Literal["list"] = "list"
 
 
-def served_models(settings: Settings, capabilities: Capabilities) -> list[Model]:
-    """One model object for each served name, the first name first."""
-    return [
-        Model(
+def served_models(settings: Settings, capabilities: Capabilities, adapters: Sequence[str] = ()) -> list[Model]:
+    """One model object for each served name, the first name first, then one for each loaded adapter."""
+
+    def model(name: str, parent: str | None = None) -> Model:
+        return Model(
             id=name,
             created=settings.created,
             root=settings.model,
+            parent=parent,
             max_model_len=capabilities.max_model_len or None,
             tasks=capabilities.tasks,
             input_modalities=capabilities.input_modalities,
             output_modalities=capabilities.output_modalities,
         )
-        for name in settings.served_model_names
-    ]
+
+    names = settings.served_model_names
+    return [*(model(name) for name in names), *(model(name, parent=names[0]) for name in adapters)]
 
 
-def served_name(settings: Settings, asked: str | None) -> str:
-    """The name under which the answer reports its model: the one asked for, or the first one.
+def served_name(names: Sequence[str], asked: str | None) -> str:
+    """The name under which the answer reports its model: the one asked for, or the first of `names`.
 
     Raises:
         ApiError: 404 model_not_found, naming what is served.
     """
-    names = settings.served_model_names
     if asked is None:
         return names[0]
     if asked not in names:

@@ -9,7 +9,21 @@ from __future__ import annotations
 
 from litestar import Router
 
-from app.routes import chat, completions, docs, health, metrics, models, version
+from app.routes import (
+    adapters,
+    chat,
+    completions,
+    docs,
+    health,
+    invocations,
+    messages,
+    metrics,
+    models,
+    pooling,
+    responses,
+    tokens,
+    version,
+)
 from app.routes.auth import require_key
 from app.routes.errors import exception_handlers
 
@@ -28,6 +42,24 @@ handlers = [
             models.retrieve_model,
             chat.create_chat_completion,
             completions.create_completion,
+            responses.create_response,
+            responses.retrieve_response,
+            responses.cancel_response,
+            messages.create_message,
+            messages.count_tokens,
+            messages.create_chat_batch,
+            tokens.tokenize,
+            tokens.detokenize,
+            pooling.create_embedding,
+            pooling.create_cohere_embedding,
+            pooling.pool,
+            pooling.classify,
+            pooling.score,
+            pooling.rerank,
+            invocations.invoke,
+            invocations.server_load,
+            adapters.load_lora_adapter,
+            adapters.unload_lora_adapter,
         ],
     )
 ]

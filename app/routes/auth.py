@@ -32,6 +32,17 @@ async def require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: B
         raise _unauthorized("The API key of this request is not known to this server.")
 
 
+async def require_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Guard of routes that change the server for everybody, after `require_key`.
+
+    Raises:
+        ApiError: 403, this server has no API keys, so that anybody could call it.
+    """
+    if not settings(connection.app).server.api_keys:
+        message = "This route changes the server for everybody; it works only on servers with an API key (--api-key)."
+        raise ApiError(403, message, code="admin_key_required")
+
+
 def _known(key: bytes, keys: tuple[str, ...]) -> bool:
     """Compare digests, all of them: neither the length nor the place of a match shows in the time it takes."""
     digest = _digest(key)

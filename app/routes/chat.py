@@ -10,7 +10,7 @@ from app.protocol.chat import chat_answer, chat_writer
 from app.routes.generation import Api, generate
 from app.routes.openapi import ERRORS, ChatOperation
 
-_API = Api("chat", "chatcmpl-", chat_writer, chat_answer)
+API = Api("chat", "chatcmpl-", chat_writer, chat_answer)
 
 
 @post(
@@ -25,4 +25,4 @@ _API = Api("chat", "chatcmpl-", chat_writer, chat_answer)
 )
 async def create_chat_completion(request: Request[Any, Any, Any]) -> Response[Any]:
     """One chat.completion object, or a stream of chat.completion.chunk events with `"stream": true`."""
-    return await generate(request, _API)
+    return await generate(request, API)

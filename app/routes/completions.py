@@ -10,7 +10,7 @@ from app.protocol.completion import completion_answer, completion_writer
 from app.routes.generation import Api, generate
 from app.routes.openapi import ERRORS, CompletionOperation
 
-_API = Api("completion", "cmpl-", completion_writer, completion_answer)
+API = Api("completion", "cmpl-", completion_writer, completion_answer)
 
 
 @post(
@@ -25,4 +25,4 @@ _API = Api("completion", "cmpl-", completion_writer, completion_answer)
 )
 async def create_completion(request: Request[Any, Any, Any]) -> Response[Any]:
     """One text_completion object, or a stream of them with `"stream": true`."""
-    return await generate(request, _API)
+    return await generate(request, API)

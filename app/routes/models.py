@@ -9,7 +9,7 @@ from litestar.params import FromPath
 
 from app.protocol.models import Model, ModelList, served_models, served_name
 from app.routes.openapi import ERRORS
-from app.routes.state import orchestrator, settings
+from app.routes.state import model_names, orchestrator, settings
 
 
 @get("/v1/models", responses=ERRORS, tags=["models"], operation_id="listModels", summary="The models served here")
@@ -32,9 +32,11 @@ async def retrieve_model(request: Request[Any, Any, Any], model_id: FromPath[str
     Raises:
         ApiError: 404 model_not_found.
     """
-    name = served_name(settings(request.app), model_id.removeprefix("/"))
+    name = served_name(model_names(request.app), model_id.removeprefix("/"))
     return next(model for model in _models(request) if model.id == name)
 
 
 def _models(request: Request[Any, Any, Any]) -> list[Model]:
-    return served_models(settings(request.app), orchestrator(request.app).capabilities())
+    known = orchestrator(request.app)
+    adapters = [adapter.name for adapter in known.membership.adapters]
+    return served_models(settings(request.app), known.capabilities(), adapters)

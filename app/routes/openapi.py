@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, Reference, RequestBody, Schema
 
 from app.protocol.errors import ErrorBody
 
@@ -71,3 +71,31 @@ class CompletionOperation(Operation):
         self.request_body = _body(
             "prompt", {"prompt": _string, "max_tokens": _integer}, {"prompt": "The capital of France is"}
         )
+
+
+@dataclass(frozen=True)
+class Body:
+    """The body of a route that relays: its required fields, those used most (JSON schema types), an example."""
+
+    tag: str
+    required: tuple[str, ...]
+    fields: dict[str, OpenAPIType | Schema]
+    example: dict[str, Any]
+
+
+def operation(body: Body) -> type[Operation]:
+    """An Operation with that body, for the `operation_class` of a handler."""
+    properties: dict[str, Reference | Schema] = {
+        name: kind if isinstance(kind, Schema) else Schema(type=kind)
+        for name, kind in {"model": OpenAPIType.STRING, **body.fields}.items()
+    }
+    schema = Schema(
+        type=OpenAPIType.OBJECT, required=list(body.required), properties=properties, additional_properties=True
+    )
+    content = OpenAPIMediaType(schema=schema, example=body.example)
+
+    class Relayed(Operation):
+        def __post_init__(self) -> None:
+            self.request_body = RequestBody(required=True, content={"application/json": content})
+
+    return Relayed

@@ -12,7 +12,7 @@ from litestar import Request, Response
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from app.protocol.errors import ApiError, ErrorBody
-from app.protocol.sse import DONE, KEEP_ALIVE, error_frame
+from app.protocol.sse import KEEP_ALIVE
 from app.routes.errors import ClientGoneError, internal_error
 from app.routes.interrupt import Interrupt
 from app.routes.trace import Outcome, trace_of
@@ -30,11 +30,11 @@ _LAST_WORDS_S = 5.0
 
 
 class EventStream(Response[None]):
-    """Sends `frames`, each one or several whole events; the last one is [DONE].
+    """Sends `frames`, each one or several whole events, the last of which ends the stream as its API does it.
 
     `client` interrupts when the client leaves; `aclose` stops the work and is always called, once. While `frames` is
     silent a comment goes out every `keep_alive_s` seconds (0: never). When `draining` is set, the stream ends with an
-    error event.
+    error event: what `ending` makes of an error.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class EventStream(Response[None]):
         client: Interrupt,
         aclose: Callable[[], Awaitable[None]],
         *,
+        ending: Callable[[ErrorBody], bytes],
         draining: asyncio.Event,
         keep_alive_s: float,
     ) -> None:
@@ -50,6 +51,7 @@ class EventStream(Response[None]):
         self._frames = frames
         self._aclose = aclose
         self._client = client
+        self._ending = ending
         self._draining = draining
         self._keep_alive_s = keep_alive_s
 
@@ -80,14 +82,14 @@ class EventStream(Response[None]):
                 await self._pump(send)
         except _DrainingError:
             stopping = ApiError(503, "The server is shutting down; this answer is not complete.", code="shutting_down")
-            return "draining", _ending(stopping.body)
+            return "draining", self._ending(stopping.body)
         except ApiError as error:
-            return "failed", _ending(error.body)
+            return "failed", self._ending(error.body)
         except ClientGoneError:
             raise
         except Exception:
             logger.exception("request %s failed while it streamed", request_id)
-            return "failed", _ending(internal_error(request_id).body)
+            return "failed", self._ending(internal_error(request_id).body)
         return "done", b""
 
     async def _pump(self, send: Send) -> None:
@@ -139,7 +141,3 @@ class _Pacer:
                     await asyncio.sleep(self._period - idle)
                 else:
                     await self.send(KEEP_ALIVE)
-
-
-def _ending(body: ErrorBody) -> bytes:
-    return error_frame(body) + DONE

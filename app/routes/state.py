@@ -33,5 +33,10 @@ def draining(app: Litestar) -> asyncio.Event:
     return cast("asyncio.Event", _state(app).draining)
 
 
+def model_names(app: Litestar) -> list[str]:
+    """The names that a request may ask for: the served ones, the default first, then those of loaded adapters."""
+    return [*settings(app).served_model_names, *(adapter.name for adapter in orchestrator(app).membership.adapters)]
+
+
 def _state(app: Litestar) -> Any:
     return app.state

@@ -17,7 +17,7 @@ def test_nothing_is_invented_before_a_replica_has_told() -> None:
 
 
 def test_names() -> None:
-    assert served_name(SETTINGS, None) == "a"
-    assert served_name(SETTINGS, "org/b") == "org/b"
+    assert served_name(SETTINGS.served_model_names, None) == "a"
+    assert served_name(SETTINGS.served_model_names, "org/b") == "org/b"
     with pytest.raises(ApiError, match="'org/root' is not served here; this server has 'a', 'org/b'"):
-        served_name(SETTINGS, "org/root")
+        served_name(SETTINGS.served_model_names, "org/root")

@@ -10,7 +10,7 @@ from typing import Any
 
 from litestar import Litestar
 
-from app.cluster.messages import AnyEvent, Capabilities, Delta, Done, Finish, Load, ReplicaInfo, Usage
+from app.cluster.messages import AnyEvent, Capabilities, Delta, Done, Finish, Load, Membership, ReplicaInfo, Usage
 from app.pipeline.orchestrator import StageStatus
 from app.protocol.errors import ApiError
 from app.routes import exception_handlers, handlers
@@ -60,6 +60,7 @@ class ScriptedOrchestrator:
         self.submitted: list[tuple[str, str, bytes, str]] = []
         self.streams: list[ScriptedStream] = []
         self.replicas = replicas
+        self.membership = Membership(0, 0, [])
         self.limit_s = 0.0
 
     async def submit(
@@ -69,6 +70,8 @@ class ScriptedOrchestrator:
         body: bytes,
         *,
         model: str = "",
+        task: str = "",
+        instance: str = "",
         limit_s: float = 0.0,
         streamed: bool = False,
     ) -> ScriptedStream:

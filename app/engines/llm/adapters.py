@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Adapters:
         self._frontend = frontend
         self._models = models
         self._loaded: dict[str, Adapter] = {}
+        self._listed: list[Adapter] = []
 
     @property
     def supported(self) -> bool:
@@ -73,15 +75,25 @@ class Adapters:
         self._loaded.pop(name, None)
 
     async def sync(self, wanted: list[Adapter]) -> None:
-        """Load what is missing and unload what is not wanted; one that cannot be loaded costs the others nothing."""
-        names = {adapter.name for adapter in wanted}
-        for name in [name for name in self._loaded if name not in names]:
-            await self.unload(name)
+        """Follow the master's list: load what is missing, unload what it has dropped since the last time.
+
+        One that cannot be loaded costs the others nothing.
+        """
+        dropped = {adapter.name for adapter in self._listed} - {adapter.name for adapter in wanted}
+        self._listed = wanted
+        for name in dropped & self._loaded.keys():
+            await self._try(self.unload(name), name)
         for adapter in wanted:
-            try:
-                await self.load(adapter, replace=adapter.name in self._loaded)
-            except EngineError as error:
-                logger.error("the LoRA adapter %r cannot be loaded: %s", adapter.name, error)
+            await self._try(self.load(adapter, replace=self._stale(adapter)), adapter.name)
+
+    def _stale(self, adapter: Adapter) -> bool:
+        return self._loaded.get(adapter.name, adapter) != adapter
+
+    async def _try(self, step: Coroutine[Any, Any, None], name: str) -> None:
+        try:
+            await step
+        except EngineError as error:
+            logger.error("LoRA adapter %r: %s", name, error)
 
 
 def _refused(answer: ErrorResponse) -> EngineError:

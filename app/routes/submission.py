@@ -1,0 +1,105 @@
+"""From a request that a replica shall answer to its response: accepted first, ended well whatever happens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from litestar import Request, Response
+
+from app.protocol.errors import ApiError, ErrorBody
+from app.routes.errors import ClientGoneError
+from app.routes.interrupt import Interrupt, disconnected
+from app.routes.sse import EventStream
+from app.routes.state import draining, orchestrator, settings
+from app.routes.trace import Outcome, Trace, trace_of
+from app.telemetry.requests import EndReason
+
+if TYPE_CHECKING:
+    from app.pipeline.request import RequestStream
+
+_REASONS: dict[Outcome | None, EndReason] = {"draining": "shutdown", "failed": "failed"}
+"""Why a request is given up before its end; for every other outcome because the client has left."""
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """What a replica is asked. `model` is the name that the client used, "" for none.
+
+    `task` is what a model has to be able to do, where that is not `kind` itself; `instance` names the one engine that
+    can answer, "" for any.
+    """
+
+    kind: str
+    body: bytes
+    model: str = ""
+    task: str = ""
+    instance: str = ""
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """How an answer is written: as a whole (one JSON value), in frames, and as the end of a stream that failed."""
+
+    whole: Callable[[RequestStream], Awaitable[bytes]]
+    frames: Callable[[RequestStream], AsyncIterator[bytes]]
+    ending: Callable[[ErrorBody], bytes]
+
+
+def refuse_while_draining(request: Request[Any, Any, Any]) -> None:
+    """
+    Raises:
+        ApiError: 503, the server stops and begins nothing new.
+    """
+    if draining(request.app).is_set():
+        raise ApiError(503, "The server is shutting down.", code="shutting_down")
+
+
+async def respond(
+    request: Request[Any, Any, Any], submission: Submission, delivery: Delivery, *, stream: bool
+) -> Response[Any]:
+    """The response, once a replica has accepted the submission; nothing is sent before.
+
+    Raises:
+        ApiError: whatever the replica refuses.
+        ClientGoneError: the client left before there was an answer.
+    """
+    async with AsyncExitStack() as cleanup:
+        client = Interrupt(disconnected(request.receive))
+        cleanup.push_async_callback(client.close)
+        with client.raising(ClientGoneError()):
+            answer = await _submit(request, submission, stream)
+            cleanup.push_async_callback(_close, answer, trace_of(request.scope))
+            if not stream:
+                return Response(await delivery.whole(answer), media_type="application/json")
+        return EventStream(
+            delivery.frames(answer),
+            client,
+            cleanup.pop_all().aclose,
+            ending=delivery.ending,
+            draining=draining(request.app),
+            keep_alive_s=settings(request.app).server.sse_keep_alive_s,
+        )
+
+
+async def _submit(request: Request[Any, Any, Any], submission: Submission, stream: bool) -> RequestStream:
+    return await orchestrator(request.app).submit(
+        submission.kind,
+        _unique(request),
+        submission.body,
+        model=submission.model,
+        task=submission.task,
+        instance=submission.instance,
+        limit_s=settings(request.app).server.request_timeout_s,
+        streamed=stream,
+    )
+
+
+async def _close(answer: RequestStream, trace: Trace) -> None:
+    await answer.aclose(_REASONS.get(trace.outcome, "client_disconnect"))
+
+
+def _unique(request: Request[Any, Any, Any]) -> str:
+    """Clients choose X-Request-Id and may use one twice at a time; replicas must never see that."""
+    return f"{trace_of(request.scope).request_id}-{os.urandom(4).hex()}"
