@@ -23,6 +23,8 @@ BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 STEADY_S = 60.0
 """A replica that has lived so long starts its back-off from the beginning."""
 
+_LAST_WORD_S = 0.5
+
 
 class Supervisor:
     """Runs one watch task per local replica; a death is told to the registry at once."""
@@ -95,18 +97,25 @@ class Supervisor:
                 return
             where = f"stage {stage.stage_id} ({replica.name}, model {stage.model})"
             if ended in done:
-                raise StartupError(self._explain(where, replica, ended.result()))
+                raise StartupError(await self._explain(where, replica, ended.result()))
             raise StartupError(f"{where} was not ready within --stage-init-timeout {limit:g} s\n{replica.tail()}")
         finally:
             up.cancel()
             ended.cancel()
 
-    def _explain(self, where: str, replica: LocalReplica, code: int) -> str:
-        reason = self._registry.failure(_key(replica))
+    async def _explain(self, where: str, replica: LocalReplica, code: int) -> str:
+        reason = await self._last_word(_key(replica))
         message = f"{where} failed to start ({describe_exit(code)})"
         if reason:
             return f"{message}: {reason}"
         return f"{message}; its last lines:\n{replica.tail() or '(it printed nothing)'}"
+
+    async def _last_word(self, key: Key) -> str:
+        """Its Bye, which may arrive a moment after the kernel has told of its end."""
+        end = time.monotonic() + _LAST_WORD_S
+        while not (reason := self._registry.failure(key)) and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        return reason
 
     async def _keep_alive(self, replica: LocalReplica) -> None:
         """Wait for its death, tell the registry, start it again; longer pauses while it keeps dying young."""
