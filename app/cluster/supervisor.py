@@ -113,7 +113,7 @@ class Supervisor:
     async def _last_word(self, key: Key) -> str:
         """Its Bye, which may arrive a moment after the kernel has told of its end."""
         end = time.monotonic() + _LAST_WORD_S
-        while not (reason := self._registry.failure(key)) and time.monotonic() < end:
+        while not (reason := self._registry.failure(key)) and time.monotonic() < end:  # noqa: ASYNC110 - bounded
             await asyncio.sleep(0.02)
         return reason
 
