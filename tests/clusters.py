@@ -80,7 +80,7 @@ async def cluster(path: Path, config: Settings) -> AsyncIterator[tuple[Orchestra
         try:
             await supervisor.start(lambda line: None)
             await orchestrator.start()
-            assert await orchestrator.wait_ready(5)
+            assert await orchestrator.wait_ready(20)
             yield orchestrator, supervisor
         finally:
             await orchestrator.stop()
@@ -114,7 +114,7 @@ class Peer:
     def send_raw(self, *frames: bytes) -> None:
         self._channel.send(frames)
 
-    async def get(self, kind: type[T], limit_s: float = 5, where: Callable[[T], bool] = lambda _: True) -> T:
+    async def get(self, kind: type[T], limit_s: float = 20, where: Callable[[T], bool] = lambda _: True) -> T:
         """The next message of that class for which `where` holds; it and what came before it is forgotten."""
         async with asyncio.timeout(limit_s):
             while True:
@@ -156,7 +156,7 @@ def registration(config: Settings, **changes: Any) -> m.Register:
     return m.Register(**{**fields, **changes})
 
 
-async def eventually(condition: Callable[[], bool], limit_s: float = 5) -> None:
+async def eventually(condition: Callable[[], bool], limit_s: float = 20) -> None:
     """Wait until `condition` holds; TimeoutError after `limit_s` seconds."""
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110 - bounded
@@ -171,7 +171,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_gone(pid: int, limit_s: float = 10) -> None:
+def wait_gone(pid: int, limit_s: float = 20) -> None:
     """Block until the process has ended; fails after `limit_s` seconds."""
     end = time.monotonic() + limit_s
     while alive(pid):

@@ -78,11 +78,12 @@ class Channel:
                 logger.exception("a message was dropped because handling it failed")
         self._loop.call_soon(self._readable)
 
-    def close(self) -> None:
+    def close(self, linger_ms: int = 0) -> None:
+        """Close the socket; the end of its context waits up to `linger_ms` for what has been sent on it."""
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._socket.FD)
-            self._socket.close(0)
+            self._socket.close(linger_ms)
 
 
 class Authenticator:
@@ -127,12 +128,27 @@ def bind(socket: zmq.Socket[bytes], address: str) -> None:
 
 def dealer(context: zmq.Context[zmq.Socket[bytes]], address: str, identity: bytes, token: str) -> zmq.Socket[bytes]:
     """A DEALER connected to `address`; reconnects by itself."""
+    socket = _dealer(context, identity, token)
+    socket.connect(address)
+    return socket
+
+
+def watched_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, identity: bytes, token: str
+) -> tuple[zmq.Socket[bytes], AuthWatch]:
+    """The same, and whether the other side refuses the token: watched from before the first attempt, the only one."""
+    socket = _dealer(context, identity, token)
+    watch = AuthWatch(socket)
+    socket.connect(address)
+    return socket, watch
+
+
+def _dealer(context: zmq.Context[zmq.Socket[bytes]], identity: bytes, token: str) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.DEALER)
     socket.identity = identity
     socket.plain_username = USERNAME.encode()
     socket.plain_password = (token or NO_TOKEN).encode()
     _prepare(socket)
-    socket.connect(address)
     return socket
 
 
@@ -150,7 +166,7 @@ def _prepare(socket: zmq.Socket[bytes]) -> None:
 class AuthWatch:
     """Tells whether the peer of a connecting socket refused its token (only the socket's monitor knows)."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]) -> None:
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.refused = asyncio.Event()
         self._watched = socket
         events = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL

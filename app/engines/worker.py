@@ -22,7 +22,7 @@ import zmq
 from app import __version__
 from app.cluster import messages as m
 from app.cluster.process import die_with_parent
-from app.cluster.transport import Authenticator, AuthWatch, Channel, Frames, bind, dealer, new_context, router
+from app.cluster.transport import Authenticator, Channel, Frames, bind, new_context, router, watched_dealer
 from app.engines.adapters import AdapterSync
 from app.engines.base import Engine, EngineError
 from app.engines.client import Client
@@ -30,6 +30,9 @@ from app.engines.spec import EXIT_FAILED, EXIT_REFUSED, ReplicaSpec
 from app.settings.schema import stage_digest
 
 logger = logging.getLogger("app.replica")
+
+_LAST_WORDS_MS = 500
+"""How long the exit waits for Bye and the last events to be written, where somebody is there to take them."""
 
 
 def build_engine(spec: ReplicaSpec) -> Engine:
@@ -90,8 +93,7 @@ class Replica:
         bind(data, spec.bind)
         self._address = data.get_string(zmq.LAST_ENDPOINT)
         self._data = Channel(data, self._on_data)
-        registry = dealer(self._context, spec.registry, self._identity, spec.token)
-        self._auth_watch = AuthWatch(self._context, registry)
+        registry, self._auth_watch = watched_dealer(self._context, spec.registry, self._identity, spec.token)
         self._registry = Channel(registry, self._on_registry)
         self._register()
 
@@ -167,10 +169,9 @@ class Replica:
         except TimeoutError:
             logger.warning("the engine did not stop within 10 s")
         self._tell(m.Bye())
-        await asyncio.sleep(0.05)  # lets the io thread write Bye; there is no completion to wait for with linger 0
         self._auth_watch.close()
-        self._registry.close()
-        self._data.close()
+        for channel in (self._registry, self._data):
+            channel.close(_LAST_WORDS_MS)
         await self._authenticator.stop()
         self._context.term()
         return code

@@ -51,7 +51,7 @@ class Headless:
     def signal(self, signum: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(signum)
 
-    async def end(self, limit_s: float = 15) -> tuple[int | None, str]:
+    async def end(self, limit_s: float = 40) -> tuple[int | None, str]:
         """Its exit code and what it printed."""
         _, printed = await asyncio.wait_for(self.process.communicate(), limit_s)
         return self.process.returncode, printed.decode()
@@ -87,7 +87,7 @@ async def served(path: Path, config: Settings) -> AsyncIterator[tuple[Orchestrat
         await orchestrator.start()
         try:
             async with started(scratch, config) as command:
-                assert await orchestrator.wait_ready(15)
+                assert await orchestrator.wait_ready(40)
                 yield orchestrator, command
         finally:
             await orchestrator.stop()
@@ -121,7 +121,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         await eventually(lambda: not orchestrator.ready)
         assert alive(replica.pid)
         command.signal(signal.SIGINT)
-        assert (await command.end(limit_s=10))[0] == 0
+        assert (await command.end())[0] == 0
         assert not alive(replica.pid)
         await stream.aclose()
         assert os.listdir(command.scratch) == []
@@ -133,8 +133,8 @@ async def test_a_replica_that_dies_is_started_again(tmp_path: Path) -> None:
     async with served(tmp_path, config) as (orchestrator, command):
         (replica,) = orchestrator.status()[0].replicas
         os.kill(replica.pid, signal.SIGKILL)
-        await eventually(lambda: replica.pid not in [x.pid for x in orchestrator.status()[0].replicas], limit_s=10)
-        assert await orchestrator.wait_ready(10)
+        await eventually(lambda: replica.pid not in [x.pid for x in orchestrator.status()[0].replicas])
+        assert await orchestrator.wait_ready(40)
         assert text_of(await read(await orchestrator.submit("chat", "r1", body("here again")))) == "here again "
         command.signal()
         code, printed = await command.end()
@@ -178,7 +178,7 @@ async def test_it_waits_for_a_master_that_comes_later(tmp_path: Path) -> None:
         await asyncio.sleep(1)
         assert command.process.returncode is None
         async with running_registry(tmp_path, config) as registry:
-            await eventually(lambda: registry.stage_is_live(0), limit_s=10)
+            await eventually(lambda: registry.stage_is_live(0))
             command.signal()
             assert (await command.end())[0] == 0
 

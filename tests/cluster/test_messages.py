@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from app.cluster import messages as m
 
+ADAPTER = m.Adapter(0, "name", "/path", True)
 INFO = m.ReplicaInfo(1, 2, "tcp://[::1]:5", "suspect", "host", 7, m.Load(1, 2, 3), m.Capabilities(["chat"], 9, [], []))
 EVENTS: list[m.AnyEvent] = [
     m.Accepted(),
@@ -19,6 +20,8 @@ EVENTS: list[m.AnyEvent] = [
     m.Finish(0, "stop", b'"\\n"'),
     m.Usage(3, 4, b"{}"),
     m.Extra(b"{}"),
+    m.Document(b"{}"),
+    m.Named("event", b"{}"),
     m.Done(),
     m.Failed(400, "no", "invalid_request_error", "messages", "too_long"),
 ]
@@ -30,8 +33,11 @@ REGISTRY: list[m.Message] = [
     m.Heartbeat("up", 4, m.Load(1, 0, 9), "loading"),
     m.Ready(m.Capabilities(["chat"], 10, ["text"], ["text", "audio"], 8)),
     m.Subscribe(m.PROTOCOL, "client", 5),
-    m.Membership(3, 4, [INFO]),
+    m.Membership(3, 4, [INFO], [(0, 1, 2)], [ADAPTER]),
     m.ClientGone("client"),
+    m.Adapters([ADAPTER]),
+    m.KeepAdapter(ADAPTER),
+    m.DropAdapter(0, "name"),
     m.Drain(1.5),
     m.Bye("reason"),
 ]
@@ -76,6 +82,6 @@ def test_anything_else_is_a_decode_error_and_nothing_worse(frame: bytes) -> None
 
 
 def test_only_output_costs_credit() -> None:
-    assert [type(x) for x in EVENTS if m.cost(x)] == [m.Delta, m.Chunk, m.Extra]
+    assert [type(x) for x in EVENTS if m.cost(x)] == [m.Delta, m.Chunk, m.Extra, m.Document, m.Named]
     assert m.cost(m.Delta(0, "x" * 1000)) - m.cost(m.Delta(0, "")) == 1000
     assert m.cost(m.Chunk(0, b"x" * 1000)) - m.cost(m.Chunk(0, b"")) == 1000

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from app.cluster import transport
-from app.cluster.transport import Authenticator, AuthWatch, Channel, Frames, dealer, new_context, router
+from app.cluster.transport import Authenticator, AuthWatch, Channel, Frames, new_context, router, watched_dealer
 from tests.clusters import eventually, free_port
 
 Handler = Callable[[Frames], None]
@@ -39,8 +39,7 @@ async def client(
     address: str, token: str, handler: Handler = lambda _: None, identity: bytes = b"me"
 ) -> AsyncIterator[tuple[Channel, AuthWatch]]:
     context = new_context()
-    socket = dealer(context, address, identity, token)
-    watch = AuthWatch(context, socket)
+    socket, watch = watched_dealer(context, address, identity, token)
     channel = Channel(socket, handler)
     try:
         yield channel, watch
@@ -197,3 +196,20 @@ def test_addresses_have_the_form_that_zeromq_wants() -> None:
 
 def test_the_address_towards_this_machine_is_its_own() -> None:
     assert transport.local_address_towards("127.0.0.1", 9) == "127.0.0.1"
+
+
+async def test_last_words_are_written_before_the_context_ends(tmp_path: Path) -> None:
+    address, heard = f"ipc://{tmp_path}/s.sock", []
+    async with server(address, "", lambda x: heard.append(x[1].bytes)):
+        context = new_context()
+        socket, watch = watched_dealer(context, address, b"me", "")
+        mine = Channel(socket, lambda _: None)
+        mine.send([b"hello"])
+        await eventually(lambda: heard == [b"hello"])
+        mine.send([b"x" * (8 << 20)])
+        mine.send([b"bye"])
+        watch.close()
+        mine.close(linger_ms=5000)
+        await asyncio.to_thread(context.term)
+        await eventually(lambda: len(heard) == 3)
+        assert heard[-1] == b"bye"
