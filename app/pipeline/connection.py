@@ -11,6 +11,8 @@ from app.cluster import messages as m
 from app.cluster.transport import Channel, Frames, dealer
 from app.protocol.errors import ApiError
 
+_LAST = frozenset({m.Done, m.Failed})
+
 
 class ReplicaLostError(Exception):
     """The replica is gone; whatever ran there has to run elsewhere or fail."""
@@ -30,7 +32,7 @@ class Stream:
     def push(self, event: m.AnyEvent) -> None:
         self._events.append(event)
         self._arrived.set()
-        if isinstance(event, m.Done | m.Failed):
+        if type(event) in _LAST:
             self.ended = True
 
     def lose(self) -> None:

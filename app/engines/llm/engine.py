@@ -50,6 +50,7 @@ class LlmEngine:
         from app.engines.llm.service import Service
 
         self._service = await Service.create(frontend, args, self._instance)
+        _settle()
         return _capabilities(frontend, self._service, self._instance)
 
     def _load(self) -> tuple[Any, Frontend, StepMeter]:
@@ -131,6 +132,18 @@ class LlmEngine:
             for child in multiprocessing.active_children():
                 if child.pid not in self._older_children:
                     child.kill()
+
+
+def _settle() -> None:
+    """Everything is loaded: vLLM need not look up its variables for each token, nor the collector visit what stays.
+
+    Measured at 64 streams: a sixth of this process's time per token.
+    """
+    from vllm.envs import enable_envs_cache
+    from vllm.utils.gc_utils import freeze_gc_heap
+
+    enable_envs_cache()
+    freeze_gc_heap()
 
 
 def _capabilities(frontend: Frontend, service: Service, instance: str) -> Capabilities:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from vllm import envs
 
 from app.engines.llm.engine import LlmEngine
 from app.engines.llm.serving import Serving
@@ -43,3 +44,9 @@ async def engine() -> AsyncIterator[LlmEngine]:
 @pytest.fixture
 def hello() -> list[dict[str, str]]:
     return [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(autouse=True)
+def _variables_are_read_anew() -> None:
+    """A started engine has vLLM read its environment once and for all, in this process and so for all tests."""
+    envs.disable_envs_cache()
