@@ -11,6 +11,7 @@ import msgspec
 from litestar import Request, Response
 
 from app.protocol.errors import ApiError, ErrorBody
+from app.routes.deadline import time_limit
 from app.routes.errors import ClientGoneError
 from app.routes.interrupt import Interrupt, disconnected
 from app.routes.sse import EventStream
@@ -91,7 +92,7 @@ async def _submit(request: Request[Any, Any, Any], submission: Submission, strea
         model=submission.model,
         task=submission.task,
         instance=submission.instance,
-        limit_s=settings(request.app).server.request_timeout_s,
+        limit_s=time_limit(request),
         streamed=stream,
     )
 
