@@ -11,6 +11,7 @@ import time
 
 from app.cluster import messages as m
 from app.cluster.transport import Channel
+from app.engines.backlog import Backlog
 from app.engines.base import Engine, EngineError
 
 logger = logging.getLogger("app.replica")
@@ -29,7 +30,7 @@ class ClientRequest:
         self._credit = submit.credit
         self._funded = asyncio.Event()
         self._funded.set()
-        self._held: list[m.AnyEvent] = []
+        self._held = Backlog()
         self._broke_since = 0.0
 
     def emit(self, event: m.AnyEvent) -> None:
@@ -37,7 +38,7 @@ class ClientRequest:
         if self._credit > 0:
             self._send(event)
         else:
-            self._hold(event)
+            self._held.push(event)
 
     def _send(self, event: m.AnyEvent) -> None:
         self._credit -= m.cost(event)
@@ -45,14 +46,6 @@ class ClientRequest:
             self._broke_since = time.monotonic()
             self._funded.clear()
         self._client.enqueue(self.request_id, event)
-
-    def _hold(self, event: m.AnyEvent) -> None:
-        if isinstance(event, m.Delta) and self._held:
-            last = self._held[-1]
-            if isinstance(last, m.Delta) and last.index == event.index:
-                self._held[-1] = m.Delta(last.index, last.text + event.text, last.tokens + event.tokens)
-                return
-        self._held.append(event)
 
     async def ready(self) -> None:
         """Wait until the client has credit."""
@@ -68,12 +61,8 @@ class ClientRequest:
         if self._credit <= 0:
             return
         self._funded.set()
-        held, self._held = self._held, []
-        for position, event in enumerate(held):
-            if self._credit <= 0:
-                self._held = held[position:]
-                return
-            self._send(event)
+        for event in self._held.take_all():
+            self.emit(event)  # held again where this credit is used up too
 
 
 class Client:
