@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("app.server")
 
+LAST_WORDS_S = 0.5
+"""What requests have to end themselves when the time to drain is over; what waits for a replica then is cut off."""
 MEMBERSHIP_S = 10.0
 """How long a worker that has attached to a ready master may wait to hear of its replicas."""
 
@@ -37,9 +39,9 @@ async def run_engine(app: Litestar) -> AsyncIterator[None]:
     run_dir = RunDir.locate(app.mount)
     run_dir.raise_failure()
     with watch_shutdown() as shutdown:
-        app.state.draining = shutdown.event
+        app.state.stopping, app.state.draining = shutdown.event, asyncio.Event()
         attachment = Attachment(run_dir, shutdown)
-        tasks = [asyncio.create_task(_abort_late(app, shutdown), name="drain deadline")]
+        tasks = [asyncio.create_task(_drain(app, shutdown), name="drain")]
         try:
             if app.settings.server.boot == "background":
                 tasks.append(asyncio.create_task(_boot_and_keep(app, attachment), name="boot"))
@@ -48,6 +50,7 @@ async def run_engine(app: Litestar) -> AsyncIterator[None]:
             yield
         finally:
             shutdown.event.set()
+            app.state.draining.set()
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -89,11 +92,16 @@ async def _boot_and_keep(app: OmniApp, attachment: Attachment) -> None:
     await _keep(app, attachment)
 
 
-async def _abort_late(app: OmniApp, shutdown: Shutdown) -> None:
-    """Requests that run on after a stop signal have `shutdown_timeout` seconds; then they are aborted."""
+async def _drain(app: OmniApp, shutdown: Shutdown) -> None:
+    """What runs when a stop signal comes has `shutdown_timeout` seconds, or until the signal is repeated."""
     await shutdown.event.wait()
-    await asyncio.sleep(app.settings.master.shutdown_timeout)
-    logger.warning("requests still run %g s after the stop signal; aborting them", app.settings.master.shutdown_timeout)
+    limit = app.settings.master.shutdown_timeout
+    try:
+        await asyncio.wait_for(shutdown.at_once.wait(), limit)
+    except TimeoutError:
+        logger.warning("requests still run %g s after the stop signal (--shutdown-timeout); aborting them", limit)
+    app.state.draining.set()
+    await asyncio.sleep(LAST_WORDS_S)
     await app.state.orchestrator.stop()
 
 

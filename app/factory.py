@@ -201,7 +201,7 @@ def build(settings: Settings | None = None, *, mount: str | None = None, **flags
         request_max_body_size=adopted.server.max_body_bytes,
     )
     app.mount = name
-    app.state.draining = asyncio.Event()
+    app.state.stopping, app.state.draining = asyncio.Event(), asyncio.Event()
     app.state.metrics = Metrics()
     app.use(adopted)
     return app

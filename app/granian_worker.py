@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.signals import STOP_SIGNALS, on_each_signal, request_shutdown
+from app.signals import STOP_SIGNALS, on_repeated_signal, request_shutdown, stop_requested
 
 logger = logging.getLogger("app.server")
 
@@ -25,6 +25,8 @@ POLL_S = 0.5
 ORPHAN_EXIT_S = 5.0
 """How long a worker whose server process was killed may take to end its requests."""
 INTERRUPT_GRACE_S = 1.0
+AT_ONCE_S = 1.0
+"""How long a worker that was told twice to stop has to tell its clients."""
 EARLY_S = 5.0
 """A stop signal can be lost only in the first instants of a worker; so long after them the search for one ends."""
 
@@ -56,7 +58,13 @@ def adopt_granian_worker() -> None:
         return
     signals = GranianSignals(_signals.WorkerSignal)  # type: ignore[attr-defined] # private, pinned, tested
     _signals.set_loop_signals = signals.set_loop_signals
-    on_each_signal(signals.count)
+    on_repeated_signal(_end_at_once)
+
+
+def _end_at_once() -> None:
+    """Have the kernel end this process shortly, whatever its threads and its event loop are doing."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, AT_ONCE_S)
 
 
 def _drop_inherited_handlers() -> None:
@@ -83,7 +91,6 @@ class GranianSignals:
     def __init__(self, worker_signal: Callable[[], Any]) -> None:
         self._worker_signal = worker_signal
         self._fired = False
-        self._interrupts = 0
 
     def set_loop_signals(self, loop: asyncio.AbstractEventLoop) -> Any:
         """Install the handlers on `loop`; returns the object that Granian's server waits for."""
@@ -98,13 +105,6 @@ class GranianSignals:
         for signum in STOP_SIGNALS:
             loop.add_signal_handler(signum, fire_once)
         return event
-
-    def count(self, signum: int) -> None:
-        """A second Ctrl-C means at once. SIGTERM does not count: the main process sends one after every Ctrl-C."""
-        if signum == signal.SIGINT:
-            self._interrupts += 1
-            if self._interrupts > 1:
-                os._exit(130)
 
 
 def exit_with_parent() -> None:
@@ -125,7 +125,7 @@ def _watch_parent(parent_pid: int) -> None:
     while os.getppid() == parent_pid:
         time.sleep(POLL_S)
         if lost_signal is not None and lost_signal.search_ended():
-            if lost_signal.found:
+            if lost_signal.found and not stop_requested():
                 os.kill(os.getpid(), signal.SIGTERM)
             lost_signal = None
     logger.warning("server process %d is gone; stopping worker %d", parent_pid, os.getpid())

@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -19,26 +20,30 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _watchers: list[Shutdown] = []
 _chained: dict[signal.Signals, Any] = {}
 _requested = False
-_also: list[Callable[[int], None]] = []
+_received: Counter[int] = Counter()
+_on_repetition: list[Callable[[], None]] = []
 
 
 class Shutdown:
     """The stop request as one event loop sees it.
 
     `requested` turns true inside the signal handler, so code that blocks the loop sees it too; `event` follows on the
-    loop. Get one from `watch_shutdown`.
+    loop, `at_once` when the same signal comes again. Get one from `watch_shutdown`.
     """
 
     def __init__(self) -> None:
         self.requested = False
         self.event = asyncio.Event()
+        self.at_once = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def request(self) -> None:
+    def request(self, *, at_once: bool = False) -> None:
         """Mark the shutdown as requested; safe inside a signal handler and from other threads."""
         self.requested = True
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.event.set)
+            if at_once:
+                self._loop.call_soon_threadsafe(self.at_once.set)
 
 
 @contextmanager
@@ -75,11 +80,21 @@ def _restore_handlers() -> None:
         if signal.getsignal(signum) is _on_signal:
             signal.signal(signum, previous)
     _chained.clear()
+    _received.clear()
 
 
-def on_each_signal(callback: Callable[[int], None]) -> None:
-    """Call `callback` with the number of every stop signal that `watch_shutdown` sees from now on."""
-    _also.append(callback)
+def on_repeated_signal(callback: Callable[[], None]) -> None:
+    """Call `callback` when `watch_shutdown` sees a stop signal that it has seen before.
+
+    One Ctrl-C is a SIGINT from the terminal and in most servers a SIGTERM from the main process as well: different
+    signals are one request.
+    """
+    _on_repetition.append(callback)
+
+
+def stop_requested() -> bool:
+    """Whether this process has been asked to stop."""
+    return _requested or any(watcher.requested for watcher in _watchers)
 
 
 def request_shutdown() -> None:
@@ -90,9 +105,12 @@ def request_shutdown() -> None:
 
 
 def _on_signal(signum: int, frame: FrameType | None) -> None:
-    _notify_watchers()
-    for callback in _also:
-        callback(signum)
+    _received[signum] += 1
+    repeated = _received[signum] > 1
+    _notify_watchers(at_once=repeated)
+    if repeated:
+        for callback in _on_repetition:
+            callback()
     previous = _chained.get(signal.Signals(signum), signal.SIG_DFL)
     if callable(previous):
         previous(signum, frame)
@@ -101,6 +119,6 @@ def _on_signal(signum: int, frame: FrameType | None) -> None:
         os.kill(os.getpid(), signum)
 
 
-def _notify_watchers() -> None:
+def _notify_watchers(*, at_once: bool = False) -> None:
     for watcher in tuple(_watchers):
-        watcher.request()
+        watcher.request(at_once=at_once)

@@ -51,12 +51,12 @@ async def test_exception_of_the_host_passes_the_lifespan_unchanged() -> None:
     assert raised.value is own
 
 
-async def test_draining_is_set_when_the_lifespan_ends() -> None:
+async def test_the_end_of_the_lifespan_ends_what_runs() -> None:
     app = build(model="stub")
     async with app.lifespan():
-        draining: asyncio.Event = app.state.draining
-        assert not draining.is_set()
-    assert draining.is_set()
+        ends: list[asyncio.Event] = [app.state.stopping, app.state.draining]
+        assert not any(event.is_set() for event in ends)
+    assert all(event.is_set() for event in ends)
 
 
 async def test_first_request_boots_an_application_without_lifespan(caplog: pytest.LogCaptureFixture) -> None:

@@ -98,13 +98,14 @@ def hand_over(typed: Mapping[str, Any]) -> str:
 
 
 def _launch(settings: Settings, address: str) -> int:
-    from granian import Granian
     from granian.constants import Interfaces, Loops
     from granian.errors import FatalError
     from granian.log import LogLevels
 
+    from app.console.main_process import MainProcess
+
     server = settings.server
-    granian = Granian(
+    granian = MainProcess(
         "app:create_app",
         address=address,
         port=server.port,

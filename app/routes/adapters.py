@@ -15,7 +15,7 @@ from app.routes.auth import require_admin
 from app.routes.body import json_body
 from app.routes.openapi import ERRORS, Body, operation
 from app.routes.state import model_names, orchestrator, settings
-from app.routes.submission import refuse_while_draining
+from app.routes.submission import refuse_while_stopping
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"\S")]
 
@@ -62,7 +62,7 @@ _UNLOAD_BODY = Body("models", ("lora_name",), {**_NAME}, {"lora_name": "sql"})
 )
 async def load_lora_adapter(request: Request[Any, Any, Any]) -> Response[str]:
     """Everywhere or nowhere; a replica that is started later loads it, too. Its name can then be asked for."""
-    refuse_while_draining(request)
+    refuse_while_stopping(request)
     asked = _load.decode(await json_body(request))
     name = asked.lora_name
     if name in settings(request.app).served_model_names:
@@ -88,7 +88,7 @@ async def load_lora_adapter(request: Request[Any, Any, Any]) -> Response[str]:
 )
 async def unload_lora_adapter(request: Request[Any, Any, Any]) -> Response[str]:
     """Its name is unknown from then on."""
-    refuse_while_draining(request)
+    refuse_while_stopping(request)
     asked = _unload.decode(await json_body(request))
     await unload_adapter(orchestrator(request.app), asked.lora_name)
     return _said(f"Success: LoRA adapter '{asked.lora_name}' removed successfully.")

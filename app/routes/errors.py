@@ -33,6 +33,12 @@ class ClientGoneError(Exception):
     """The client closed the connection before there was an answer to send."""
 
 
+def shutting_down() -> ApiError:
+    """What every request is told that comes too late; another server should get the next one."""
+    headers = {"Connection": "close", "Retry-After": "1"}
+    return ApiError(503, "The server is shutting down.", code="shutting_down", headers=headers)
+
+
 def error_response(request: Request[Any, Any, Any], error: ApiError) -> Response[Any]:
     """The response that carries `error`."""
     return Response(error.body, status_code=error.status, headers=error.headers, media_type="application/json")

@@ -17,7 +17,7 @@ from app.protocol.models import served_name
 from app.protocol.sse import DONE, failed_ending
 from app.routes.body import json_body
 from app.routes.state import model_names
-from app.routes.submission import Delivery, Submission, refuse_while_draining, respond
+from app.routes.submission import Delivery, Submission, refuse_while_stopping, respond
 from app.routes.trace import trace_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def generate(request: Request[Any, Any, Any], api: Api) -> Response[Any]:
         ApiError: whatever the worker or the replica refuses.
         ClientGoneError: the client left before there was an answer.
     """
-    refuse_while_draining(request)
+    refuse_while_stopping(request)
     body = await json_body(request)
     asked = _decoder.decode(body)
     model = served_name(model_names(request.app), asked.model)

@@ -9,7 +9,8 @@ from litestar import Litestar, Request, get, route
 
 from app.cluster.messages import ReplicaInfo
 from app.protocol.errors import ApiError
-from app.routes.state import draining, orchestrator
+from app.routes.errors import shutting_down
+from app.routes.state import orchestrator, stopping
 
 
 class Alive(msgspec.Struct):
@@ -56,8 +57,8 @@ def check_ready(app: Litestar) -> Health:
     Raises:
         ApiError: 503, the server is stopping or a stage has no replica that answers.
     """
-    if draining(app).is_set():
-        raise ApiError(503, "The server is shutting down.", code="shutting_down")
+    if stopping(app).is_set():
+        raise shutting_down()
     stages = orchestrator(app).status()
     missing = [f"{stage.name!r} (stage {stage.stage_id})" for stage in stages if not stage.ready]
     if missing:

@@ -16,7 +16,7 @@ from app.protocol.sse import named_error_frame, named_frame
 from app.routes.body import json_body
 from app.routes.openapi import ERRORS, Body, operation
 from app.routes.state import model_names
-from app.routes.submission import Delivery, Submission, refuse_while_draining, respond
+from app.routes.submission import Delivery, Submission, refuse_while_stopping, respond
 
 if TYPE_CHECKING:
     from app.pipeline.request import RequestStream
@@ -71,7 +71,7 @@ async def relay(request: Request[Any, Any, Any], kind: str, body: bytes | None =
         ApiError: whatever the worker or the replica refuses.
         ClientGoneError: the client left before there was an answer.
     """
-    refuse_while_draining(request)
+    refuse_while_stopping(request)
     content = await json_body(request) if body is None else body
     asked = decode(request, content)
     submission = Submission(kind, content, asked.model or "")

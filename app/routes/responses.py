@@ -15,7 +15,7 @@ from app.routes.body import json_body
 from app.routes.openapi import ERRORS, Body, operation
 from app.routes.relay import DELIVERY, decode
 from app.routes.state import orchestrator
-from app.routes.submission import Submission, refuse_while_draining, respond
+from app.routes.submission import Submission, refuse_while_stopping, respond
 
 TASK = "responses"
 
@@ -51,7 +51,7 @@ class _Query(msgspec.Struct):
 )
 async def create_response(request: Request[Any, Any, Any]) -> Response[Any]:
     """One response object, or a stream of named events with `"stream": true`."""
-    refuse_while_draining(request)
+    refuse_while_stopping(request)
     body = await json_body(request)
     asked = decode(request, body)
     instance = ""
@@ -96,7 +96,7 @@ async def cancel_response(request: Request[Any, Any, Any], response_id: FromPath
 async def _ask_holder(
     request: Request[Any, Any, Any], kind: str, response_id: str, reference: dict[str, Any], *, stream: bool
 ) -> Response[Any]:
-    refuse_while_draining(request)
+    refuse_while_stopping(request)
     instance = _holder(request, response_id, "response_id")
     await request.body()  # so that what the client sends next can only be its leaving
     submission = Submission(kind, msgspec.json.encode(reference), task=TASK, instance=instance)

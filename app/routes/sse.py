@@ -33,8 +33,8 @@ class EventStream(Response[None]):
     """Sends `frames`, each one or several whole events, the last of which ends the stream as its API does it.
 
     `client` interrupts when the client leaves; `aclose` stops the work and is always called, once. While `frames` is
-    silent a comment goes out every `keep_alive_s` seconds (0: never). When `draining` is set, the stream ends with an
-    error event: what `ending` makes of an error.
+    silent a comment goes out every `keep_alive_s` seconds (0: never). `drain` interrupts when the server has no more
+    time; the stream then ends with an error event: what `ending` makes of an error.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class EventStream(Response[None]):
         aclose: Callable[[], Awaitable[None]],
         *,
         ending: Callable[[ErrorBody], bytes],
-        draining: asyncio.Event,
+        drain: Interrupt,
         keep_alive_s: float,
     ) -> None:
         super().__init__(None, media_type="text/event-stream")
@@ -52,7 +52,7 @@ class EventStream(Response[None]):
         self._aclose = aclose
         self._client = client
         self._ending = ending
-        self._draining = draining
+        self._drain = drain
         self._keep_alive_s = keep_alive_s
 
     def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **_: Any) -> ASGIApp:  # type: ignore[override]
@@ -62,23 +62,21 @@ class EventStream(Response[None]):
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         trace = trace_of(scope)
         trace.outcome = "failed"
-        drain = Interrupt(self._draining.wait())
         try:
             with self._client.raising(ClientGoneError()):
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-                trace.outcome, ending = await self._send_frames(drain, send, trace.request_id)
+                trace.outcome, ending = await self._send_frames(send, trace.request_id)
                 async with asyncio.timeout(_LAST_WORDS_S):
                     await send({"type": "http.response.body", "body": ending, "more_body": False})
         except (ClientGoneError, OSError):  # OSError: a send to nobody, or the timeout
             trace.outcome = "client gone"
         finally:
             await self._aclose()
-            await drain.close()
 
-    async def _send_frames(self, drain: Interrupt, send: Send, request_id: str) -> tuple[Outcome, bytes]:
+    async def _send_frames(self, send: Send, request_id: str) -> tuple[Outcome, bytes]:
         """Send everything; returns how it ended and what is still to be sent to end it."""
         try:
-            with drain.raising(_DrainingError()):
+            with self._drain.raising(_DrainingError()):
                 await self._pump(send)
         except _DrainingError:
             stopping = ApiError(503, "The server is shutting down; this answer is not complete.", code="shutting_down")

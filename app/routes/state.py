@@ -28,8 +28,13 @@ def metrics(app: Litestar) -> Metrics:
     return cast("Metrics", _state(app).metrics)
 
 
+def stopping(app: Litestar) -> asyncio.Event:
+    """Set once the server is told to stop: nothing new begins, what runs may finish."""
+    return cast("asyncio.Event", _state(app).stopping)
+
+
 def draining(app: Litestar) -> asyncio.Event:
-    """Set once the server is told to stop: streams end, nothing new begins."""
+    """Set once the time to finish is over: what still runs ends now."""
     return cast("asyncio.Event", _state(app).draining)
 
 

@@ -10,20 +10,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import Request, Response
 
-from app.protocol.errors import ApiError, ErrorBody
+from app.protocol.errors import ErrorBody
 from app.routes.deadline import time_limit
-from app.routes.errors import ClientGoneError
+from app.routes.errors import ClientGoneError, shutting_down
 from app.routes.interrupt import Interrupt, disconnected
 from app.routes.sse import EventStream
-from app.routes.state import draining, orchestrator, settings
-from app.routes.trace import Outcome, Trace, trace_of
-from app.telemetry.requests import EndReason
+from app.routes.state import draining, orchestrator, settings, stopping
+from app.routes.trace import trace_of
 
 if TYPE_CHECKING:
     from app.pipeline.request import RequestStream
-
-_REASONS: dict[Outcome | None, EndReason] = {"draining": "shutdown", "failed": "failed"}
-"""Why a request is given up before its end; for every other outcome because the client has left."""
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -48,13 +44,13 @@ class Delivery(msgspec.Struct, frozen=True):
     ending: Callable[[ErrorBody], bytes]
 
 
-def refuse_while_draining(request: Request[Any, Any, Any]) -> None:
+def refuse_while_stopping(request: Request[Any, Any, Any]) -> None:
     """
     Raises:
         ApiError: 503, the server stops and begins nothing new.
     """
-    if draining(request.app).is_set():
-        raise ApiError(503, "The server is shutting down.", code="shutting_down")
+    if stopping(request.app).is_set():
+        raise shutting_down()
 
 
 async def respond(
@@ -69,9 +65,11 @@ async def respond(
     async with AsyncExitStack() as cleanup:
         client = Interrupt(disconnected(request.receive))
         cleanup.push_async_callback(client.close)
-        with client.raising(ClientGoneError()):
+        drain = Interrupt(draining(request.app).wait())
+        cleanup.push_async_callback(drain.close)
+        with client.raising(ClientGoneError()), drain.raising(shutting_down()):
             answer = await _submit(request, submission, stream)
-            cleanup.push_async_callback(_close, answer, trace_of(request.scope))
+            cleanup.push_async_callback(_close, answer, request)
             if not stream:
                 return Response(await delivery.whole(answer), media_type="application/json")
         return EventStream(
@@ -79,7 +77,7 @@ async def respond(
             client,
             cleanup.pop_all().aclose,
             ending=delivery.ending,
-            draining=draining(request.app),
+            drain=drain,
             keep_alive_s=settings(request.app).server.sse_keep_alive_s,
         )
 
@@ -97,8 +95,11 @@ async def _submit(request: Request[Any, Any, Any], submission: Submission, strea
     )
 
 
-async def _close(answer: RequestStream, trace: Trace) -> None:
-    await answer.aclose(_REASONS.get(trace.outcome, "client_disconnect"))
+async def _close(answer: RequestStream, request: Request[Any, Any, Any]) -> None:
+    if draining(request.app).is_set():
+        await answer.aclose("shutdown")
+    else:
+        await answer.aclose("failed" if trace_of(request.scope).outcome == "failed" else "client_disconnect")
 
 
 def _unique(request: Request[Any, Any, Any]) -> str:

@@ -67,13 +67,13 @@ def serving(workers: int = 2, **env: str) -> Iterator[Server]:
         yield server.wait_ready()
 
 
-def test_endless_streams_end_in_order() -> None:
-    with serving() as server:
+def test_endless_streams_end_in_order_when_the_time_is_over() -> None:
+    with serving(OMNI_SHUTDOWN_TIMEOUT="2") as server:
         streams = [Request(server, stream=True, stub={"tokens": 100000, "token_s": 0.05}) for _ in range(4)]
         wait_for(lambda: all("data:" in stream.text for stream in streams), 10, "the streams")
         began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 5
+        assert 1.5 < time.monotonic() - began < 6
         for stream in streams:
             stream.join()
             assert '"error"' in stream.text
@@ -94,25 +94,50 @@ def test_requests_that_do_not_end_have_the_shutdown_timeout() -> None:
         server.assert_nothing_left()
 
 
-def test_requests_that_end_in_time_are_answered() -> None:
+@pytest.mark.parametrize("stream", [True, False])
+def test_requests_that_end_in_time_are_answered(stream: bool) -> None:
     with serving() as server:
-        request = Request(server, stub={"tokens": 4, "token_s": 0.5})
+        request = Request(server, stream=stream, stub={"tokens": 4, "token_s": 0.5})
         time.sleep(1)
         assert server.stop() == 0
         request.join()
         assert request.status == 200, request.text
+        assert '"finish_reason":"stop"' in request.text
         server.assert_nothing_left()
 
 
-def test_second_ctrl_c_ends_it_at_once() -> None:
-    with serving() as server:
-        Request(server, stub={"hang_after": 1})
+SERVE = ("omni-app", "serve", "stub", "--port", "{port}", "--workers", "2")
+
+
+@pytest.mark.parametrize(
+    ("line", "stop"),
+    [((*GRANIAN, "--workers", "2"), "press_ctrl_c"), (SERVE, "press_ctrl_c"), (SERVE, "terminate")],
+    ids=["granian, Ctrl-C", "serve, Ctrl-C", "serve, SIGTERM"],
+)
+def test_the_second_signal_ends_it_at_once(line: tuple[str, ...], stop: str) -> None:
+    with start_server(line, STUB) as server:
+        server.wait_ready()
+        requests = [Request(server, stream=stream, stub={"hang_after": 1}) for stream in (True, False)]
         time.sleep(1)
-        server.press_ctrl_c()
+        getattr(server, stop)()
         with pytest.raises(AssertionError, match="still running"):
             server.wait(2)
-        server.press_ctrl_c()
+        getattr(server, stop)()
         server.wait(3)
+        for request in requests:
+            request.join()
+            assert "shutting_down" in request.text
+        server.assert_nothing_left()
+
+
+def test_a_stopped_worker_does_not_hold_up_the_second_signal() -> None:
+    with start_server(SERVE) as server:
+        server.wait_ready()
+        os.kill(server.workers[0], signal.SIGSTOP)
+        server.terminate()
+        time.sleep(0.5)
+        server.terminate()
+        server.wait(5)
         server.assert_nothing_left()
 
 

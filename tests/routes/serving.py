@@ -99,7 +99,7 @@ class Served:
 
     def __init__(self, orchestrator: ScriptedOrchestrator | None = None, **server: Any) -> None:
         self.orchestrator = orchestrator or ScriptedOrchestrator()
-        self.draining = asyncio.Event()
+        self.stopping, self.draining = asyncio.Event(), asyncio.Event()
         self.settings = Settings(
             model="HuggingFaceTB/SmolLM2",
             served_model_names=["smol", "HuggingFaceTB/SmolLM2"],
@@ -119,6 +119,7 @@ class Served:
             {
                 "orchestrator": self.orchestrator,
                 "settings": self.settings,
+                "stopping": self.stopping,
                 "draining": self.draining,
                 "metrics": Metrics(),
             }

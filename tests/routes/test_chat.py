@@ -177,10 +177,11 @@ async def test_a_fault_of_ours_shows_no_detail(caplog: pytest.LogCaptureFixture)
     assert all(record.exc_info for record in faults), "each with its traceback, once"
 
 
-async def test_nothing_begins_while_the_server_drains(client: httpx.AsyncClient, served: Served) -> None:
-    served.draining.set()
+async def test_nothing_begins_once_the_server_stops(client: httpx.AsyncClient, served: Served) -> None:
+    served.stopping.set()
     answer = await client.post(URL, json=ASK)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
+    assert answer.headers["connection"] == "close"
     assert served.orchestrator.submitted == []
 
 

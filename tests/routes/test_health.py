@@ -26,8 +26,8 @@ async def test_a_stage_without_a_replica_is_named(
     assert "'thinker' (stage 0)" in error["message"]
 
 
-async def test_a_draining_server_is_alive_and_not_ready(client: httpx.AsyncClient, served: Served) -> None:
-    served.draining.set()
+async def test_a_stopping_server_is_alive_and_not_ready(client: httpx.AsyncClient, served: Served) -> None:
+    served.stopping.set()
     assert (await client.get("/livez")).status_code == 200
     answer = await client.get("/readyz")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")

@@ -125,7 +125,18 @@ async def test_comments_can_be_turned_off() -> None:
         assert b": keep-alive" not in await running.rest()
 
 
-async def test_shutdown_ends_a_stream_with_an_error_and_done() -> None:
+async def test_a_stream_goes_on_after_a_stop_signal() -> None:
+    served, go_on = silent_after_one()
+    async with exchange(served, URL, STREAM) as running:
+        await running.chunk()
+        served.stopping.set()
+        await asyncio.sleep(0.01)
+        go_on.set()
+        *_, finish, done = events(await running.rest())
+    assert (finish["choices"][0]["finish_reason"], done) == ("stop", "[DONE]")
+
+
+async def test_the_end_of_the_drain_ends_a_stream_with_an_error_and_done() -> None:
     served, _ = silent_after_one()
     async with exchange(served, URL, STREAM) as running:
         await running.chunk()
@@ -137,15 +148,25 @@ async def test_shutdown_ends_a_stream_with_an_error_and_done() -> None:
     assert served.orchestrator.streams[0].closed.is_set()
 
 
-async def test_shutdown_lets_a_whole_answer_finish() -> None:
+async def test_a_whole_answer_goes_on_after_a_stop_signal() -> None:
     served, go_on = silent_after_one()
     async with exchange(served, URL, {"messages": []}) as running:
         await asyncio.sleep(0.01)
-        served.draining.set()
+        served.stopping.set()
         await asyncio.sleep(0.01)
         go_on.set()
         assert b'"content":"onetwo"' in await running.rest()
     assert running.status == 200
+
+
+async def test_the_end_of_the_drain_ends_a_whole_answer_with_503() -> None:
+    served, _ = silent_after_one()
+    async with exchange(served, URL, {"messages": []}) as running:
+        await asyncio.sleep(0.01)
+        served.draining.set()
+        assert b'"code":"shutting_down"' in await running.rest()
+    assert running.status == 503
+    assert served.orchestrator.streams[0].closed.is_set()
 
 
 async def test_the_events_of_one_batch_leave_in_one_piece() -> None:
