@@ -257,14 +257,24 @@ class Registry:
         )
 
     async def _keep_house(self) -> None:
+        period = self._settings.master.heartbeat_s
+        before = time.monotonic()
         while True:
-            await asyncio.sleep(self._settings.master.heartbeat_s)
+            await asyncio.sleep(period)
             now = time.monotonic()
+            self._excuse(now - before - period)
+            before = now
             for key, member in list(self._members.items()):
                 if reason := self._judge(member, now):
                     self.lost(key, reason)
                     self.on_given_up(key)
             self._push()
+
+    def _excuse(self, late_s: float) -> None:
+        """While this process could not run (stopped, frozen, starved), no heartbeat could be heard."""
+        for member in self._members.values():
+            member.seen += late_s
+            member.moved += late_s
 
     def _judge(self, member: Member, now: float) -> str:
         """Why this member counts as dead, or an empty string; marks it as suspect on the way there."""

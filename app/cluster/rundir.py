@@ -16,7 +16,6 @@ import os
 import shutil
 import stat
 import tempfile
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -124,15 +123,15 @@ class RunDir:
         """Replace the state atomically."""
         self._replace(self.state_file, json.dumps(asdict(state)).encode())
 
-    def state_age(self) -> float:
-        """Seconds since the state was written or touched; 0 if there is none."""
+    def state_touched(self) -> float:
+        """When the state was last written or touched, by the clock of the file system; 0 if there is none."""
         try:
-            return time.time() - self.state_file.stat().st_mtime
+            return self.state_file.stat().st_mtime
         except FileNotFoundError:
             return 0.0
 
     def touch_state(self) -> None:
-        """Sign of life of a master that is loading."""
+        """Sign of life of a master."""
         with suppress(FileNotFoundError):
             os.utime(self.state_file)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from app.cluster.locks import Lock
 from app.cluster.process import spawn_master, spawn_undertaker
+from app.cluster.pulse import Pulse
 from app.cluster.rundir import RunDir, StartupError, State
 from app.settings.problems import ConfigError
 from app.settings.schema import Settings
@@ -29,8 +30,8 @@ POLL_S = 0.05
 PROBE_S = 0.5
 CLAIM_S = 60.0
 """How long to wait for the previous owner of the run directory, or for its last master, to leave."""
-SILENT_S = 60.0
-"""A loading master refreshes its state every second; one that has not for so long is stuck."""
+SPAWN_S = 60.0
+"""How long a new process may take to become the master."""
 
 NOT_CONFIGURED = ("origins", "created")
 """Fields of Settings that differ between workers by nature."""
@@ -49,6 +50,7 @@ class Attachment:
         self._leases: Lock | None = None
         self._boot: Lock | None = None
         self._master: subprocess.Popen[bytes] | None = None
+        self._pulse = Pulse(run_dir, SPAWN_S)
 
     async def attach(self, settings: Settings) -> Settings:
         """Join the server and wait until its master is ready; returns the settings that the whole server uses.
@@ -60,6 +62,7 @@ class Attachment:
         await self._claim()
         stored = self.run_dir.write_settings(msgspec.json.encode(settings))
         settings = _adopt(stored, settings)
+        self._pulse = Pulse(self.run_dir, settings.master.heartbeat_timeout)
         await self._await_ready()
         return settings
 
@@ -74,6 +77,9 @@ class Attachment:
             await asyncio.sleep(PROBE_S)
             if self._master is not None:
                 self._master.poll()  # reaps it
+            if self._pulse.lost(PROBE_S):
+                pid = self._pulse.end()
+                logger.error("the master process %d gave no sign of life for %g s; killed it", pid, self._pulse.limit_s)
             if not self.run_dir.master_alive():
                 logger.error("the master process is gone; starting another one")
                 await self._await_ready()
@@ -139,7 +145,7 @@ class Attachment:
             if self.run_dir.master_alive():
                 if self.run_dir.read_state().phase == "ready":
                     return
-                self._check_silent()
+                self._check_pulse()
             elif self._boot.try_exclusive():
                 try:
                     await self._elect()
@@ -164,7 +170,7 @@ class Attachment:
             await self._await_lock(self._master)
 
     async def _await_lock(self, master: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + SILENT_S
+        deadline = time.monotonic() + SPAWN_S
         while not self.run_dir.master_alive():
             if master.poll() is not None:
                 if self.run_dir.read_state().phase == "spawning":
@@ -172,7 +178,7 @@ class Attachment:
                 return
             self._check_interrupted()
             if time.monotonic() > deadline:
-                raise StartupError(f"the master process {master.pid} did not start within {SILENT_S:g} s")
+                raise StartupError(f"the master process {master.pid} did not start within {SPAWN_S:g} s")
             await asyncio.sleep(POLL_S)
 
     def _fail(self, error: str) -> None:
@@ -187,11 +193,10 @@ class Attachment:
         if self._shutdown.requested:
             raise Interrupted("interrupted by a shutdown signal")
 
-    def _check_silent(self) -> None:
-        silent = self.run_dir.state_age()
-        if silent > SILENT_S:
-            state = self.run_dir.read_state()
-            raise StartupError(f"the master process {state.pid} gave no sign of life for {silent:.0f} s while loading")
+    def _check_pulse(self) -> None:
+        if self._pulse.lost(POLL_S):
+            pid, limit = self._pulse.end(), self._pulse.limit_s
+            raise StartupError(f"the master process {pid} gave no sign of life for {limit:g} s while it was loading")
 
 
 def settle(run_dir: RunDir, resolve: Callable[[], Settings]) -> Settings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import threading
 from typing import Any
 
@@ -21,7 +21,7 @@ class MainProcess(MPServer):
 
     def signal_handler_interrupt(self, *args: Any, **kwargs: Any) -> None:
         """Called for SIGTERM and SIGINT; also in a worker that has just been forked and not replaced its handlers."""
-        if self.interrupt_signal and not self._hurried and os.getpid() == self.pid:
+        if self.interrupt_signal and not self._hurried and multiprocessing.parent_process() is None:
             self._hurried = True
             for worker in self.wrks:
                 worker.terminate()

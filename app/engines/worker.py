@@ -31,6 +31,7 @@ from app.settings.schema import stage_digest
 
 logger = logging.getLogger("app.replica")
 
+_LOOK_S = 0.25
 _LAST_WORDS_MS = 500
 """How long the exit waits for Bye and the last events to be written, where somebody is there to take them."""
 
@@ -121,8 +122,9 @@ class Replica:
             await self._adapters.settle()
             self._state = "up"
             self._tell(m.Ready(self._capabilities))
+            self._looked = time.monotonic()
             while True:
-                await asyncio.sleep(0.25)
+                await asyncio.sleep(_LOOK_S)
                 await self._engine.check_health()
                 self._expire_clients()
                 for client in self._clients.values():
@@ -192,11 +194,12 @@ class Replica:
             self.leave(0)
 
     def _on_signal(self) -> None:
-        if self._state == "draining":
-            os._exit(0)  # asked twice
         self._drain(self._spec.shutdown_timeout)
 
     def _drain(self, grace_s: float) -> None:
+        """Asked again it goes on: who stops a whole process group asks us, and our parent, which may kill, does too."""
+        if self._state == "draining":
+            return
         if self._state != "up":
             self.leave(0)
             return
@@ -240,9 +243,12 @@ class Replica:
             client.cancel_all()
 
     def _expire_clients(self) -> None:
-        limit = time.monotonic() - m.CLIENT_LEASE_S
+        now = time.monotonic()
+        unheard_s = now - self._looked - _LOOK_S  # for so long this process could not run, and heard nobody
+        self._looked = now
         for identity, client in list(self._clients.items()):
-            if client.seen < limit:
+            client.seen += unheard_s
+            if client.seen < now - m.CLIENT_LEASE_S:
                 client.expire()
                 del self._clients[identity]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -133,6 +134,18 @@ async def test_silence_makes_suspect_then_lost(tmp_path: Path) -> None:
             assert "no heartbeat" in registry.failure((0, 0))
             one.send(m.Heartbeat("up", 2, m.Load()))
             await one.get(m.Reregister)
+
+
+async def test_replicas_are_not_held_responsible_for_the_time_it_was_stopped(tmp_path: Path) -> None:
+    config = patient(heartbeat_s=0.05)
+    config.master.heartbeat_timeout = 0.6
+    async with running_registry(tmp_path, config) as registry, replica(tmp_path, config) as one:
+        one.send(m.Ready(CAN_CHAT))
+        await registry.wait_up((0, 0))
+        time.sleep(1)  # noqa: ASYNC251 - nothing runs, as after SIGSTOP
+        await asyncio.sleep(0.2)
+        assert registry.failure((0, 0)) == ""
+        assert registry.stage_is_live(0)
 
 
 async def test_an_engine_that_has_work_and_makes_no_step_is_given_up(tmp_path: Path) -> None:

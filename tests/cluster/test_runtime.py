@@ -31,6 +31,12 @@ def stub(**engine_args: Any) -> Settings:
     return resolve({"model": "stub", "stage_overrides": {"0": {"engine_args": engine_args}}})
 
 
+def impatient(**engine_args: Any) -> Settings:
+    settings = stub(**engine_args)
+    settings.master.heartbeat_timeout = 2
+    return settings
+
+
 async def until(condition: Callable[[], bool], what: str) -> None:
     await asyncio.to_thread(wait_for, condition, 20, what)
 
@@ -182,7 +188,8 @@ async def test_directory_of_a_dead_server_is_taken_over(
     RunDir(run_dir.path, DEAD).mark_owned()
     run_dir.write_state(State("failed", error="of the dead server"))
     run_dir.write_settings(b"of the dead server")
-    assert await attachment.attach(stub()) == stub()
+    own = stub()
+    assert await attachment.attach(own) == own
     assert run_dir.other_owner() is None
 
 
@@ -208,16 +215,26 @@ async def test_directory_of_a_living_server_is_refused(attachment: Attachment, r
         await attachment.attach(stub())
 
 
-async def test_silent_master_is_given_up(
-    attachment: Attachment, run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.cluster.runtime.SILENT_S", 2.0)
-    waiting = asyncio.create_task(attachment.attach(stub(load_s=300)))
+async def test_stopped_master_that_loads_is_given_up_and_killed(attachment: Attachment, run_dir: RunDir) -> None:
+    waiting = asyncio.create_task(attachment.attach(impatient(load_s=300)))
     await until(lambda: "loading" in run_dir.read_state().detail, "the stage to load")
     await asyncio.sleep(3)
     assert not waiting.done(), "a master that loads gives signs of life"
     pid = run_dir.read_state().pid
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(StartupError, match=f"the master process {pid} gave no sign of life"):
+    with pytest.raises(StartupError, match=f"the master process {pid} gave no sign of life for 2 s"):
         await asyncio.wait_for(waiting, 10)
-    os.kill(pid, signal.SIGCONT)
+    await until(lambda: not run_dir.master_alive(), "its end")
+
+
+async def test_stopped_master_that_serves_is_replaced(attachment: Attachment, run_dir: RunDir) -> None:
+    await attachment.attach(impatient())
+    replaced = asyncio.Event()
+    keeping = asyncio.create_task(attachment.keep(replaced.set))
+    await asyncio.sleep(3)
+    assert not replaced.is_set(), "a master that serves gives signs of life"
+    pid = run_dir.read_state().pid
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.wait_for(replaced.wait(), 15)
+    assert run_dir.read_state().pid != pid
+    keeping.cancel()

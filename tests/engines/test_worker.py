@@ -241,16 +241,33 @@ async def _pairs(client: Peer, until: str) -> AsyncIterator[tuple[str, m.AnyEven
                 return
 
 
-async def test_a_second_sigterm_ends_it_at_once(tmp_path: Path) -> None:
-    config = with_token()
-    config.master.shutdown_timeout = 60
-    async with up(tmp_path, config) as (registry, replica), peer(data_address(tmp_path), TOKEN) as client:
-        client.send(m.Submit("r", "chat"), body("x", hang_after=0))
+async def test_asked_again_it_still_finishes_what_runs(tmp_path: Path) -> None:
+    """Who stops a whole control group sends SIGTERM to the replica, and the master does the same."""
+    async with (
+        up(tmp_path, with_token(token_s=0.1)) as (registry, replica),
+        peer(data_address(tmp_path), TOKEN) as client,
+    ):
+        client.send(m.Submit("r", "chat"), body("one two three four five six"))
         await client.get(m.Events)
         os.kill(replica.pid, signal.SIGTERM)
         await eventually(lambda: [x.info.state for x in registry._members.values()] == ["draining"])
         os.kill(replica.pid, signal.SIGTERM)
+        registry.drain(20)
+        assert text_of(await events_until_end(client)).endswith("five six ")
         assert await asyncio.wait_for(replica.wait(), 30) == 0
+
+
+async def test_clients_are_not_held_responsible_for_the_time_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_token(token_s=0.1)
+    async with up(tmp_path, config) as (_, replica), peer(data_address(tmp_path), TOKEN) as client:
+        client.send(m.Submit("r", "chat"), body(" ".join(["word"] * 12)))
+        await client.get(m.Events)
+        os.kill(replica.pid, signal.SIGSTOP)
+        await asyncio.sleep(m.CLIENT_LEASE_S + 1)
+        os.kill(replica.pid, signal.SIGCONT)
+        assert isinstance((await events_until_end(client))[-1], m.Done)
 
 
 async def test_what_does_not_finish_in_time_is_cut_off(tmp_path: Path) -> None:
