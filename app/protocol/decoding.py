@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Generic, TypeVar
 
@@ -26,6 +27,24 @@ _WORDS = {
 }
 
 
+def refuse_repeated_keys(body: bytes) -> None:
+    """For bodies that no engine looks at: of two equal keys a decoder would take the last in silence.
+
+    Raises:
+        ApiError: 400; `body` is JSON in which an object has a key twice.
+    """
+    json.loads(body, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members: dict[str, object] = {}
+    for name, value in pairs:
+        if name in members:
+            raise ApiError(400, f"The request body has the key {name[:100]!r} twice.", code="invalid_json")
+        members[name] = value
+    return members
+
+
 class BodyDecoder(Generic[T]):
     """Decodes one kind of request body; made once per route."""
 
@@ -44,6 +63,8 @@ class BodyDecoder(Generic[T]):
             return self._decoder.decode(body)
         except msgspec.ValidationError as error:
             raise invalid_field(error) from None
+        except RecursionError:
+            raise ApiError(400, "The request body is nested too deeply.", code="invalid_json") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ApiError(400, f"The request body is not valid JSON: {error}.", code="invalid_json") from None
 

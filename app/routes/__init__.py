@@ -50,6 +50,7 @@ handlers = [
             messages.create_chat_batch,
             tokens.tokenize,
             tokens.detokenize,
+            tokens.generative_scoring,
             pooling.create_embedding,
             pooling.create_cohere_embedding,
             pooling.pool,

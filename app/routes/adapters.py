@@ -9,7 +9,7 @@ from litestar import Request, Response, post
 from litestar.openapi.spec import OpenAPIType
 
 from app.pipeline.adapters import load_adapter, unload_adapter
-from app.protocol.decoding import BodyDecoder
+from app.protocol.decoding import BodyDecoder, refuse_repeated_keys
 from app.protocol.errors import ApiError
 from app.routes.auth import require_admin
 from app.routes.body import json_body
@@ -63,7 +63,9 @@ _UNLOAD_BODY = Body("models", ("lora_name",), {**_NAME}, {"lora_name": "sql"})
 async def load_lora_adapter(request: Request[Any, Any, Any]) -> Response[str]:
     """Everywhere or nowhere; a replica that is started later loads it, too. Its name can then be asked for."""
     refuse_while_stopping(request)
-    asked = _load.decode(await json_body(request))
+    body = await json_body(request)
+    asked = _load.decode(body)
+    refuse_repeated_keys(body)
     name = asked.lora_name
     if name in settings(request.app).served_model_names:
         raise _taken(f"{name!r} is the name of the served model.")
@@ -89,7 +91,9 @@ async def load_lora_adapter(request: Request[Any, Any, Any]) -> Response[str]:
 async def unload_lora_adapter(request: Request[Any, Any, Any]) -> Response[str]:
     """Its name is unknown from then on."""
     refuse_while_stopping(request)
-    asked = _unload.decode(await json_body(request))
+    body = await json_body(request)
+    asked = _unload.decode(body)
+    refuse_repeated_keys(body)
     await unload_adapter(orchestrator(request.app), asked.lora_name)
     return _said(f"Success: LoRA adapter '{asked.lora_name}' removed successfully.")
 

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize."""
+"""POST /tokenize, /detokenize and /generative_scoring: tokens and their probabilities."""
 
 from __future__ import annotations
 
@@ -18,4 +18,15 @@ detokenize = relayed(
     "detokenize",
     summary="The text of tokens",
     body=Body("tokens", ("tokens",), {"tokens": OpenAPIType.ARRAY}, {"tokens": [1, 2]}),
+)
+generative_scoring = relayed(
+    "/generative_scoring",
+    "generative_scoring",
+    summary="How probable given tokens are after each of several texts",
+    body=Body(
+        "tokens",
+        ("query", "items", "label_token_ids"),
+        {"query": OpenAPIType.STRING, "items": OpenAPIType.ARRAY, "label_token_ids": OpenAPIType.ARRAY},
+        {"query": "Is this a city?", "items": ["Paris", "blue"], "label_token_ids": [1, 2]},
+    ),
 )

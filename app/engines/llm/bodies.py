@@ -65,11 +65,13 @@ def parse(body: bytes, kind: type[RequestT], *, prompt: str) -> RequestT:
     Raises:
         EngineError: 400, with the path of the wrong field as `param`.
     """
-    return validate(_judge_fields(decode(body), kind), kind.model_validate, prompt=prompt)
+    return validate(_judge_fields(decode(body), kind), kind.model_validate, [kind], prompt=prompt)
 
 
-def validate(data: Json, validator: Callable[[Json], RequestT], *, prompt: str) -> RequestT:
-    """What a validator of pydantic's makes of `data`; `prompt` as in `parse`.
+def validate(
+    data: Json, validator: Callable[[Json], RequestT], kinds: Sequence[type[pydantic.BaseModel]], *, prompt: str
+) -> RequestT:
+    """What a validator of pydantic's makes of `data`, which fits one of `kinds`; `prompt` as in `parse`.
 
     Raises:
         EngineError: 400, with the path of the wrong field as `param`.
@@ -77,12 +79,32 @@ def validate(data: Json, validator: Callable[[Json], RequestT], *, prompt: str) 
     try:
         return validator(data)
     except pydantic.ValidationError as error:
-        _refuse_invalid(error, data)
+        _refuse_invalid(error, data, prompt)
     except VLLMClientError as error:
         raise refusal(error, prompt=prompt) from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         # vLLM's validators look into the raw body and trip over shapes that they do not expect.
-        raise bad_request(f"the request body has an unexpected shape ({type(error).__name__}: {error})") from error
+        _refuse_wrong_types(data, kinds)
+        message = f"the request body has an unexpected shape ({type(error).__name__}: {error})"
+        raise bad_request(message, param=prompt) from error
+
+
+def _refuse_wrong_types(data: Json, kinds: Sequence[type[pydantic.BaseModel]]) -> None:
+    for name, value in data.items():
+        fields = [kind.model_fields[name] for kind in kinds if name in kind.model_fields]
+        errors = [error for field in fields if (error := _type_error(field.annotation, value)) is not None]
+        if errors and len(errors) == len(fields):
+            raise bad_request(f"{name}: {errors[0]}", param=name, code="invalid_value")
+
+
+def _type_error(annotation: Any, value: Any) -> str | None:
+    try:
+        pydantic.TypeAdapter(annotation).validate_python(value)
+    except pydantic.ValidationError as error:
+        return error.errors(include_url=False, include_context=False)[0]["msg"]
+    except (VLLMClientError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return "it has an unexpected shape"
+    return None
 
 
 def decode(body: bytes) -> Json:
@@ -157,10 +179,10 @@ def refuse_unknown(data: Json, known: Set[str], prefix: str) -> None:
             )
 
 
-def _refuse_invalid(error: pydantic.ValidationError, data: Json) -> NoReturn:
+def _refuse_invalid(error: pydantic.ValidationError, data: Json, prompt: str) -> NoReturn:
     path, message = _most_telling(error, data)
     param = _render(path)
-    raise bad_request(f"{param or 'body'}: {message}", param=param or None, code="invalid_value") from error
+    raise bad_request(f"{param or 'body'}: {message}", param=param or prompt, code="invalid_value") from error
 
 
 def _most_telling(error: pydantic.ValidationError, data: Json) -> tuple[Path, str]:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from app.cluster.messages import Accepted, AnyEvent, Document, Done, Failed, Named, Usage
 from app.engines.base import EngineError, Request
+from app.engines.llm.blame import blamed
 from app.engines.llm.errors import engine_dead, raise_if_error, refusal
 from app.engines.llm.frontend import Batch, Frontend
 from app.engines.llm.media import locate
@@ -157,7 +158,4 @@ def _refusal(error: Exception, task: Task, body: bytes) -> EngineError:
         logger.error("vLLM could not build its answer", exc_info=error)
         return EngineError(Failed(500, "the answer could not be built; see the server's log", default_type(500)))
     failed = refusal(error, prompt=task.schema.prompt).failed
-    param = failed.param
-    if failed.status == 400 and failed.code is None and param == task.schema.prompt:
-        param = task.schema.field_in(failed.message, body) or param
-    return EngineError(msgspec.structs.replace(failed, param=task.names.get(param or "", param)))
+    return EngineError(blamed(failed, body, prompt=task.schema.prompt, names=task.names))

@@ -21,7 +21,13 @@ _MOST_RESPONSES = 1000
 _MOST_BYTES = 64 << 20
 """What is stored at most; the oldest response is forgotten first."""
 
+
+def _few(count: Any) -> str | None:
+    return None if not isinstance(count, int) or 0 <= count <= 20 else "it has to be from 0 to 20"
+
+
 _REFUSED: dict[str, Rule] = {
+    "top_logprobs": _few,
     "request_id": only(reason="the server chooses the ids of responses"),
     "conversation": only(reason="conversations are not kept here; use `previous_response_id`"),
     "prompt": only(reason="there are no stored prompts here"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
@@ -11,10 +10,6 @@ import pydantic
 from app.engines.llm import bodies
 from app.engines.llm.bodies import Json, Rule
 from app.engines.llm.errors import bad_request
-
-_WORD = re.compile(r"[a-z][a-z0-9_]*")
-_WORDS = frozenset({"model", "stream", "prompt", "input", "messages", "text"})
-"""Names of fields that messages use in their usual sense."""
 
 
 class Schema:
@@ -34,7 +29,8 @@ class Schema:
     ) -> None:
         self.prompt = prompt
         self._validate = pydantic.TypeAdapter(kind).validate_python
-        self._fields = frozenset(name for model in _models(kind) for name in model.model_fields)
+        self._models = list(_models(kind))
+        self._fields = frozenset(name for model in self._models for name in model.model_fields)
         self._refused = refused or {}
         self._known = self._fields | self._refused.keys() | ignored
 
@@ -48,12 +44,7 @@ class Schema:
         bodies.refuse_unsupported(data, self._refused)
         bodies.refuse_unknown(data, self._known, "")
         self._refuse_empty(data)
-        return bodies.validate(self._present(data), self._validate, prompt=self.prompt)
-
-    def field_in(self, message: str, body: bytes) -> str | None:
-        """The field of `body` that an error message speaks of; vLLM often names it in words only."""
-        present = bodies.decode(body).keys() & self._fields - _WORDS
-        return next((word for word in _WORD.findall(message) if word in present), None)
+        return bodies.validate(self._present(data), self._validate, self._models, prompt=self.prompt)
 
     def _refuse_empty(self, data: Json) -> None:
         if data.get(self.prompt) in ("", []):

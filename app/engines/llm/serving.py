@@ -17,6 +17,7 @@ from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, Tokenize
 from app.cluster.messages import Accepted, Done, Extra, Failed
 from app.engines.base import EngineError, Request
 from app.engines.llm import bodies
+from app.engines.llm.blame import blamed
 from app.engines.llm.chat import ChatServing, PreparedChat
 from app.engines.llm.completion import CompletionServing, PreparedStream, WholeText
 from app.engines.llm.errors import engine_dead, raise_if_error, refusal
@@ -24,6 +25,8 @@ from app.engines.llm.events import Json, ResponseReader, TextSink
 from app.engines.llm.frontend import Batch, Frontend
 from app.engines.llm.media import locate
 from app.media.errors import MediaError
+
+_CLIENT_NAMES = {"max_tokens": "max_completion_tokens"}
 
 
 class Serving:
@@ -56,7 +59,8 @@ class Serving:
         except Exception as error:
             if self._frontend.errored:
                 raise engine_dead() from error
-            raise refusal(error, prompt=prompt) from error
+            failed = refusal(error, prompt=prompt).failed
+            raise EngineError(blamed(failed, request.body, prompt=prompt, names=_CLIENT_NAMES)) from error
         finally:
             await batch.close()
         request.emit(Done())

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest
+from vllm.entrypoints.generate.generative_scoring.serving import GenerativeScoringRequest
 from vllm.entrypoints.openai.chat_completion.protocol import BatchChatCompletionRequest
 from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
 from vllm.entrypoints.pooling.embed.protocol import CohereEmbedRequest, EmbeddingRequest
@@ -69,6 +70,10 @@ def generation_tasks(state: SimpleNamespace) -> dict[str, Task]:
         "chat_batch": Task(
             Schema(BatchChatCompletionRequest, prompt="messages", refused=_BATCH, ignored=WITHOUT_EFFECT),
             batch.create_batch_chat_completion,
+        ),
+        "generative_scoring": Task(
+            Schema(GenerativeScoringRequest, prompt="items"),
+            state.serving_generative_scoring.create_generative_scoring,
         ),
     }
 

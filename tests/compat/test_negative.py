@@ -1,0 +1,146 @@
+"""Every POST route of a model that generates refuses what is wrong, with the field at fault: real vLLM behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.compat.negative import LIMIT, Case, Route, cases, problem, send
+from tests.compat.vllm_server import vllm_server
+
+CHAT = [{"role": "user", "content": "hi"}]
+SAMPLING = {
+    "temperature": "number",
+    "top_p": "number",
+    "top_k": "integer",
+    "seed": "integer",
+    "frequency_penalty": "number",
+    "presence_penalty": "number",
+    "logit_bias": "object",
+}
+
+ROUTES = [
+    Route(
+        "/v1/chat/completions",
+        {"messages": CHAT, "max_tokens": 1},
+        {"messages": "list"},
+        SAMPLING
+        | {
+            "max_tokens": "count",
+            "max_completion_tokens": "count",
+            "n": "count",
+            "stream": "flag",
+            "stream_options": "object",
+            "tools": "list",
+            "tool_choice": "choice",
+            "response_format": "object",
+            "logprobs": "flag",
+            "top_logprobs": "count",
+        },
+        ("messages",),
+    ),
+    Route(
+        "/v1/chat/completions/batch",
+        {"messages": [CHAT], "max_tokens": 1},
+        {"messages": "list"},
+        SAMPLING | {"max_tokens": "count", "stream": "flag", "logprobs": "flag"},
+        ("messages",),
+    ),
+    Route(
+        "/v1/completions",
+        {"prompt": "hi", "max_tokens": 1},
+        {"prompt": "texts"},
+        SAMPLING
+        | {"max_tokens": "count", "n": "count", "stream": "flag", "stream_options": "object", "logprobs": "count"},
+        ("prompt",),
+    ),
+    Route(
+        "/v1/responses",
+        {"input": "hi", "max_output_tokens": 1},
+        {"input": "texts"},
+        {
+            "max_output_tokens": "count",
+            "temperature": "number",
+            "top_p": "number",
+            "stream": "flag",
+            "store": "flag",
+            "background": "flag",
+            "truncation": "choice",
+            "tools": "list",
+            "tool_choice": "choice",
+            "reasoning": "object",
+            "text": "object",
+            "instructions": "text",
+            "metadata": "object",
+            "include": "list",
+            "top_logprobs": "count",
+        },
+        ("input",),
+    ),
+    Route(
+        "/v1/messages",
+        {"model": "tiny", "messages": CHAT, "max_tokens": 1},
+        {"messages": "list", "max_tokens": "count", "model": "text"},
+        {
+            "temperature": "number",
+            "top_p": "number",
+            "top_k": "integer",
+            "stream": "flag",
+            "stop_sequences": "list",
+            "system": "texts",
+            "tools": "list",
+            "tool_choice": "object",
+            "thinking": "object",
+            "metadata": "object",
+        },
+        ("messages",),
+    ),
+    Route(
+        "/v1/messages/count_tokens",
+        {"model": "tiny", "messages": CHAT},
+        {"messages": "list", "model": "text"},
+        {"system": "texts", "tools": "list", "tool_choice": "object"},
+        ("messages",),
+    ),
+    Route("/tokenize", {"prompt": "hi"}, {"prompt": "text"}, {"add_special_tokens": "flag"}),
+    Route("/detokenize", {"tokens": [1]}, {"tokens": "tokens"}, {}),
+    Route(
+        "/generative_scoring",
+        {"query": "a", "items": ["b"], "label_token_ids": [1, 2]},
+        {"query": "texts", "items": "list", "label_token_ids": "tokens"},
+        {"apply_softmax": "flag"},
+        ("items", "label_token_ids"),
+    ),
+]
+
+ADAPTERS = [
+    Route(
+        "/v1/load_lora_adapter",
+        {"lora_name": "a", "lora_path": "/nope"},
+        {"lora_name": "text", "lora_path": "text"},
+        {"load_inplace": "flag", "is_3d_lora_weight": "flag"},
+        ("lora_name", "lora_path"),
+        strict=True,
+    ),
+    Route("/v1/unload_lora_adapter", {"lora_name": "a"}, {"lora_name": "text"}, {}, ("lora_name",), strict=True),
+]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of a server with the tiny model, LoRA and an API key."""
+    env = {"OMNI_MAX_BODY_BYTES": str(LIMIT)}
+    with vllm_server(tmp_path_factory.mktemp("deploy"), env, enable_lora=True, max_lora_rank=8) as client:
+        yield client
+
+
+def all_cases(routes: list[Route]) -> list[Any]:
+    return [pytest.param(case, id=f"{case.path} {case.name}") for route in routes for case in cases(route)]
+
+
+@pytest.mark.parametrize("case", all_cases(ROUTES + ADAPTERS))
+def test_refused(client: httpx.Client, case: Case) -> None:
+    assert problem(case, send(client, case)) is None
