@@ -17,6 +17,7 @@ from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSe
 from app.asgi import failure_message
 from app.cluster.rundir import RunDir
 from app.cluster.runtime import settle
+from app.connections import give_up_lost_clients
 from app.engine_life import run_engine
 from app.mounting import mounted_scope
 from app.pipeline.orchestrator import Orchestrator
@@ -26,7 +27,7 @@ from app.routes.docs import openapi_config
 from app.routes.trace import traced
 from app.settings.resolve import resolve
 from app.settings.schema import Settings
-from app.telemetry.logging import configure_logging_once
+from app.telemetry.logging import configure_logging_once, send_errors_to
 from app.telemetry.metrics import Metrics
 
 logger = logging.getLogger("app.server")
@@ -42,6 +43,7 @@ class OmniApp(Litestar):
 
     mount: str
     _running = False
+    _sockets_due = False
     _late_boot: LateBoot | None = None
 
     async def __call__(
@@ -54,6 +56,9 @@ class OmniApp(Litestar):
             await self._serve(scope, cast("Receive", receive), cast("Send", send))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._sockets_due:
+            self._sockets_due = False
+            give_up_lost_clients(self.settings.server.slow_client_timeout_s)
         scope = mounted_scope(scope, self.settings.server.root_path)
         if not self._running:
             refusal = await self._boot_late(scope)
@@ -108,14 +113,16 @@ class OmniApp(Litestar):
 
     async def _serve_lifespan(self, receive: LifeSpanReceive, send: LifeSpanSend) -> None:
         await receive()
-        configure_logging_once()
         life = self.lifespan()
         try:
+            send_errors_to(self.settings.log.file)
+            configure_logging_once(self.settings.log)
             await life.__aenter__()
         except Exception as error:  # noqa: BLE001 - a lifespan that raises is taken for one that is not supported
             await send({"type": "lifespan.startup.failed", "message": failure_message(error)})
             return
         await send({"type": "lifespan.startup.complete"})
+        self._sockets_due = True  # nobody mounted us: the server listens for us alone, from now on
         await receive()
         try:
             await life.__aexit__(None, None, None)
@@ -197,7 +204,7 @@ def build(settings: Settings | None = None, *, mount: str | None = None, **flags
         cors_config=gate.cors_config(adopted.server),
         lifespan=[run_engine],
         logging_config=None,
-        openapi_config=openapi_config(),
+        openapi_config=None if adopted.server.disable_docs else openapi_config(),
         request_max_body_size=adopted.server.max_body_bytes,
     )
     app.mount = name
