@@ -1,7 +1,8 @@
 """An engine without a model, for tests of timing and faults: it answers by the clock and breaks on request.
 
 Stage engine_args: `load_s` (seconds that loading takes), `load_error` (message to fail the load with), `load_exit`
-(exit code to die with while loading), `token_s` (seconds a token), `slots` (requests that run at once).
+(exit code to die with while loading), `token_s` (seconds a token), `slots` (requests that run at once), `adapters`
+(take LoRA adapters, except at the path "/nope"), `holds` (answer requests of the kind "held" with its instance).
 A request body may hold `"stub": {...}`: `tokens` (default: the words of the last message), `token_s`, `fail_after`
 (tokens, then a 500), `exit_after` (tokens, then the process dies), `hang_after` (tokens, then silence),
 `refuse` (message of a 400 before Accepted).
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 from typing import Any
 
@@ -29,6 +31,8 @@ class StubOptions(msgspec.Struct, forbid_unknown_fields=True):
     load_exit: int = -1
     token_s: float = 0.0
     slots: int = 256
+    adapters: bool = False
+    holds: bool = False
 
 
 class StubScript(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,6 +73,8 @@ class StubEngine:
         self._options = msgspec.convert(stage.engine_args, StubOptions)
         self._slots = asyncio.Semaphore(self._options.slots)
         self._load = m.Load()
+        self._adapters: dict[str, m.Adapter] = {}
+        self._instance = secrets.token_hex(4)
 
     async def start(self) -> m.Capabilities:
         options = self._options
@@ -77,9 +83,15 @@ class StubEngine:
             os._exit(options.load_exit)
         if options.load_error:
             raise RuntimeError(options.load_error)
-        return m.Capabilities(["chat", "completion"], 4096, ["text"], ["text"], options.slots)
+        extra = [task for task, wanted in (("adapters", options.adapters), ("held", options.holds)) if wanted]
+        tasks = ["chat", "completion", *extra]
+        return m.Capabilities(tasks, 4096, ["text"], ["text"], options.slots, self._instance)
 
     async def run(self, request: Request) -> None:
+        if request.kind == "held":
+            for event in (m.Accepted(), m.Document(msgspec.json.encode(self._instance)), m.Done()):
+                request.emit(event)
+            return
         body = msgspec.json.decode(request.body, type=_Body)
         if body.stub.refuse is not None:
             raise EngineError(m.Failed(400, body.stub.refuse, "invalid_request_error", param="stub"))
@@ -126,7 +138,21 @@ class StubEngine:
             return msgspec.json.encode({"count": len(body.words()), "tokens": list(range(len(body.words())))})
         if method == "metrics":
             return _EXPOSITION % self._load.steps
+        if self._options.adapters and method.endswith(("_adapter", "_adapters")):
+            return self._change_adapters(method, arguments)
         raise EngineError(m.Failed(404, f"this engine has no {method}", "not_found_error"))
+
+    def _change_adapters(self, method: str, arguments: bytes) -> bytes:
+        if method == "set_adapters":
+            self._adapters = {x.name: x for x in msgspec.json.decode(arguments, type=list[m.Adapter])}
+        elif method != "list_adapters":
+            adapter = msgspec.json.decode(arguments, type=m.Adapter)
+            self._adapters.pop(adapter.name, None)
+            if adapter.path == "/nope":
+                raise EngineError(m.Failed(400, "no adapter there", "invalid_request_error", param="lora_path"))
+            if method != "unload_adapter":
+                self._adapters[adapter.name] = adapter
+        return msgspec.json.encode(sorted(self._adapters))
 
     def load(self) -> m.Load:
         return self._load

@@ -28,6 +28,10 @@ GREETING: list[Step] = [
 ]
 
 
+HELD = "0123abcd"
+"""The one engine that holds responses."""
+
+
 class ScriptedStream:
     """RequestStream's contract over a script."""
 
@@ -62,6 +66,9 @@ class ScriptedOrchestrator:
         self.replicas = replicas
         self.membership = Membership(0, 0, [])
         self.limit_s = 0.0
+        self.asked = ("", "")
+        self.load = Load()
+        self.accepted = asyncio.Event()
 
     async def submit(
         self,
@@ -76,16 +83,21 @@ class ScriptedOrchestrator:
         streamed: bool = False,
     ) -> ScriptedStream:
         self.limit_s = limit_s
+        self.asked = (task, instance)
         self.submitted.append((kind, request_id, body, model))
         if self.before is not None:
             await self.before()
         stream = ScriptedStream(self.script)
         self.streams.append(stream)
+        self.accepted.set()
         return stream
+
+    def holds(self, task: str, instance: str) -> bool:
+        return (task, instance) == ("responses", HELD)
 
     def status(self) -> list[StageStatus]:
         up = [
-            ReplicaInfo(0, index, "ipc://x", "up", "here", 1, Load(), self.capabilities())
+            ReplicaInfo(0, index, "ipc://x", "up", "here", 1, self.load, self.capabilities())
             for index in range(self.replicas)
         ]
         return [StageStatus(stage_id=0, name="thinker", ready=bool(up), replicas=up)]

@@ -14,6 +14,7 @@ async def test_the_list(client: httpx.AsyncClient) -> None:
         "created": 1_700_000_000,
         "owned_by": "omni-app",
         "root": "HuggingFaceTB/SmolLM2",
+        "parent": None,
         "max_model_len": 2048,
         "tasks": ["chat", "completion"],
         "input_modalities": ["text", "image"],
