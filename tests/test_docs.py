@@ -62,8 +62,8 @@ def test_commands_parse_and_use_only_what_works(line: str) -> None:
     name, *arguments = shlex.split(match[1])
     try:
         params = cli.commands[name].make_context(name, arguments).params
-    except click.exceptions.Exit as end:  # --help
-        assert end.exit_code == 0
+    except click.exceptions.Exit:
+        assert "--help" in line
     else:
         assert [flag for flag in typed_values(params) if by_key()[flag].status != "works"] == []
 

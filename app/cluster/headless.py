@@ -61,6 +61,7 @@ def _spec(settings: Settings, stage: StageConfig) -> ReplicaSpec:
         shutdown_timeout=master.shutdown_timeout,
         slow_client_timeout=settings.server.slow_client_timeout_s,
         media=settings.media,
+        log=settings.log,
         parent_pid=os.getpid(),
     )
 

@@ -15,6 +15,8 @@ import msgspec
 from app.cluster.pidfd import PidWatch
 from app.cluster.process import python_command
 from app.engines.spec import ReplicaSpec
+from app.settings.devices import replica_devices
+from app.telemetry.logging import relayed
 
 _TAIL_LINES = 20
 _KILL_AFTER_S = 5.0
@@ -51,16 +53,19 @@ class LocalReplica:
         self._pump = asyncio.create_task(self._pump_output(self._process), name=f"output of {self.name}")
 
     def _environment(self) -> dict[str, str]:
-        environment = {**os.environ, **self.spec.stage.env, "PYTHONUNBUFFERED": "1"}
+        environment = {"VLLM_LOGGING_LEVEL": "WARNING", **os.environ}
+        if self.spec.log.engine_level:
+            environment["VLLM_LOGGING_LEVEL"] = self.spec.log.engine_level.replace("trace", "debug").upper()
+        environment |= {**self.spec.stage.env, "PYTHONUNBUFFERED": "1"}
         if self.spec.stage.devices not in ("", "cpu"):
-            environment["CUDA_VISIBLE_DEVICES"] = self.spec.stage.devices
+            environment["CUDA_VISIBLE_DEVICES"] = replica_devices(self.spec.stage, self.spec.replica_id)
         return environment
 
     async def _pump_output(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while line := await _read_line(process.stdout):
             self._tail.append(line)
-            sys.stderr.write(f"[{self.name}] {line}\n")
+            sys.stderr.write(relayed(self.name, line, self.spec.log) + "\n")
 
     @property
     def pid(self) -> int:

@@ -126,7 +126,9 @@ class Master:
         stored = self._run_dir.read_settings()
         if stored is None:
             raise StartupError(f"there are no settings in {self._run_dir.path}")
-        return msgspec.json.decode(stored, type=Settings)
+        settings = msgspec.json.decode(stored, type=Settings)
+        configure_logging(settings.log)
+        return settings
 
     async def _wait_until_needless(self) -> None:
         touched = time.monotonic()

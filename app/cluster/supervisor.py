@@ -80,6 +80,7 @@ class Supervisor:
             shutdown_timeout=self._settings.master.shutdown_timeout,
             slow_client_timeout=self._settings.server.slow_client_timeout_s,
             media=self._settings.media,
+            log=self._settings.log,
             parent_pid=os.getpid(),
         )
 

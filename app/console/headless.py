@@ -16,7 +16,7 @@ from app.settings.models import prepare
 from app.settings.problems import ConfigError
 from app.settings.resolve import examine
 from app.settings.sources import gather
-from app.telemetry.logging import configure_logging
+from app.telemetry.logging import configure_logging, send_errors_to
 
 
 def run(typed: Mapping[str, Any]) -> int:
@@ -31,7 +31,8 @@ def run(typed: Mapping[str, Any]) -> int:
     stage_id = _stage_id(typed, [stage.stage_id for stage in resolution.settings.stages])
     if not resolution.settings.master.port:
         raise ConfigError(["--omni-master-port is missing: the port that the server was given with the same flag"])
-    configure_logging()
+    send_errors_to(resolution.settings.log.file)
+    configure_logging(resolution.settings.log)
     try:
         settings = asyncio.run(prepare(resolution.settings, Progress().step))
         return run_replica(settings, stage_id)

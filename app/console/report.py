@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import http.client
 import os
+import shlex
 import signal
+import socket
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -32,7 +35,11 @@ _ROUTES = (
 
 
 class Server(msgspec.Struct, frozen=True):
-    """What there is to say about a server; `guarded` if clients need a key."""
+    """What there is to say about a server; `guarded` if clients need a key.
+
+    `uds` is the Unix socket in place of host and port, `certificate` the file that makes it speak HTTPS; with
+    `client_certificates` every client needs one of its own.
+    """
 
     run_dir: str
     parent: int
@@ -41,6 +48,9 @@ class Server(msgspec.Struct, frozen=True):
     root_path: str
     model: str
     guarded: bool
+    uds: str = ""
+    certificate: str = ""
+    client_certificates: bool = False
 
     @property
     def address(self) -> str:
@@ -52,7 +62,9 @@ class Server(msgspec.Struct, frozen=True):
     @property
     def url(self) -> str:
         """Base URL for this machine. The root path is the proxy's, so it is not part of it."""
-        return f"http://{self.address}:{self.port}"
+        if self.uds:
+            return "http://localhost"
+        return f"{'https' if self.certificate else 'http'}://{self.address}:{self.port}"
 
 
 def main() -> None:
@@ -84,8 +96,10 @@ def follow(server: Server, progress: Progress) -> bool:
 
 
 def is_ready(server: Server) -> bool:
-    """Whether a worker answers and says that it is ready."""
-    connection = http.client.HTTPConnection(server.address.strip("[]"), server.port, timeout=2)
+    """Whether a worker says that it is ready. Where only clients with certificates may ask, the master's word does."""
+    if server.client_certificates:
+        return True
+    connection = _connection(server)
     try:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == 200
@@ -95,18 +109,42 @@ def is_ready(server: Server) -> bool:
         connection.close()
 
 
+def _connection(server: Server) -> http.client.HTTPConnection:
+    host = server.address.strip("[]")
+    if server.uds:
+        return _UnixConnection(server.uds)
+    if server.certificate:  # it is made out for another name than this machine's loopback address
+        context = ssl._create_unverified_context()
+        return http.client.HTTPSConnection(host, server.port, timeout=2, context=context)
+    return http.client.HTTPConnection(host, server.port, timeout=2)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=2)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
 def announcement(server: Server) -> str:
     """URL, routes, and a command that works as it stands."""
     key = " -H 'Authorization: Bearer KEY'" if server.guarded else ""
+    how = f"--unix-socket {shlex.quote(server.uds)} " if server.uds else ""
+    how += f"--cacert {shlex.quote(server.certificate)} " if server.certificate else ""
+    how += "--cert CERTIFICATE --key KEY_FILE " if server.client_certificates else ""
     body = msgspec.json.encode(
         {"model": server.model, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
     ).decode()
     quoted = body.replace("'", "'\\''")
     lines = [
-        f"Ready: {server.url}   (model {server.model!r})",
+        f"Ready: {server.uds or server.url}   (model {server.model!r})",
         *(f"  {route}" for route in _ROUTES),
         "Try:",
-        f"  curl {server.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{quoted}'",
+        f"  curl {how}{server.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{quoted}'",
     ]
     return "\n".join(lines)
 

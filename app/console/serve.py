@@ -20,6 +20,7 @@ from app.console.report import Server
 from app.settings.environment import SETTINGS_FILE
 from app.settings.resolve import examine
 from app.settings.schema import ServerConfig, Settings
+from app.telemetry.logging import send_errors_to
 
 BACKLOG = 4096
 """Connections of one worker: far above what admission lets in, so that overload is answered and not left waiting."""
@@ -42,9 +43,11 @@ def run(typed: Mapping[str, Any]) -> int:
     except OSError as error:
         click.echo(f"omni-app: error: --host {server.host}: {error.strerror or error}", err=True)
         return 1
-    if reason := port_problem(address, server.port):
+    reason = socket_problem(Path(server.uds)) if server.uds else port_problem(address, server.port)
+    if reason:
         click.echo(f"omni-app: error: {reason}", err=True)
         return 1
+    send_errors_to(resolution.settings.log.file)
     os.environ[SETTINGS_FILE] = hand_over(typed)
     return _launch(resolution.settings, address)
 
@@ -79,6 +82,23 @@ def port_problem(address: str, port: int) -> str | None:
     return problem
 
 
+def socket_problem(path: Path) -> str | None:
+    """Why the Unix socket cannot be had, or None. A socket that nobody listens on any more is taken away."""
+    if not path.exists():
+        return None
+    if not path.is_socket():
+        return f"--uds {path}: there is a file of that name, and it is no socket"
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return None
+        except OSError as error:
+            return f"--uds {path}: {(error.strerror or str(error)).lower()}"
+    return f"--uds {path}: another server listens on it"
+
+
 def _has_connections(port: int) -> bool:
     suffix = f":{port:04X}"
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
@@ -98,7 +118,7 @@ def hand_over(typed: Mapping[str, Any]) -> str:
 
 
 def _launch(settings: Settings, address: str) -> int:
-    from granian.constants import Interfaces, Loops
+    from granian.constants import Interfaces, Loops, SSLProtocols
     from granian.errors import FatalError
     from granian.log import LogLevels
 
@@ -109,6 +129,12 @@ def _launch(settings: Settings, address: str) -> int:
         "app:create_app",
         address=address,
         port=server.port,
+        uds=Path(server.uds) if server.uds else None,
+        ssl_cert=Path(server.ssl_certfile) if server.ssl_certfile else None,
+        ssl_key=Path(server.ssl_keyfile) if server.ssl_keyfile else None,
+        ssl_ca=Path(server.ssl_ca_certs) if server.ssl_ca_certs else None,
+        ssl_client_verify=server.ssl_cert_reqs == 2,
+        ssl_protocol_min=SSLProtocols.tls12,
         interface=Interfaces.ASGI,
         loop=Loops.uvloop,
         workers=server.workers,
@@ -138,6 +164,9 @@ def _start_reporter(settings: Settings) -> None:
         root_path=settings.server.root_path,
         model=settings.served_model_names[0],
         guarded=bool(settings.server.api_keys),
+        uds=settings.server.uds,
+        certificate=settings.server.ssl_certfile,
+        client_certificates=settings.server.ssl_cert_reqs == 2,
     )
     encoded = msgspec.json.encode(facts).decode()
     subprocess.Popen(python_command("app.console.report", encoded), stdin=subprocess.DEVNULL)

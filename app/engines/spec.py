@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from app.settings.schema import MediaConfig, StageConfig
+from app.settings.schema import LogConfig, MediaConfig, StageConfig
 
 EXIT_FAILED, EXIT_REFUSED = 1, 3
 """Exit codes of a replica: its engine failed (worth a restart), the master refused it (not worth one)."""
@@ -23,3 +23,4 @@ class ReplicaSpec(msgspec.Struct, kw_only=True):
     slow_client_timeout: float
     parent_pid: int
     media: MediaConfig = msgspec.field(default_factory=MediaConfig)
+    log: LogConfig = msgspec.field(default_factory=LogConfig)

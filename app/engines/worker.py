@@ -28,6 +28,7 @@ from app.engines.base import Engine, EngineError
 from app.engines.client import Client
 from app.engines.spec import EXIT_FAILED, EXIT_REFUSED, ReplicaSpec
 from app.settings.schema import stage_digest
+from app.telemetry.logging import configure_logging
 
 logger = logging.getLogger("app.replica")
 
@@ -310,7 +311,8 @@ def main() -> None:
     spec_file = Path(sys.argv[1])
     spec = msgspec.json.decode(spec_file.read_bytes(), type=ReplicaSpec)
     die_with_parent(spec.parent_pid)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    configure_logging(spec.log)
     os.environ.update(spec.stage.env)
     try:
         code = asyncio.run(_main(spec))

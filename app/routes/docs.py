@@ -60,7 +60,13 @@ class _DocsSchema(JsonRenderPlugin):
 
 @get("/openapi.json", include_in_schema=False, media_type="application/json", sync_to_thread=False)
 def openapi_json(request: Request[Any, Any, Any]) -> bytes:
-    """The OpenAPI document; `servers` names the prefix under which this request came in."""
+    """The OpenAPI document; `servers` names the prefix under which this request came in.
+
+    Raises:
+        NotFoundException: the server does not show it (--disable-docs).
+    """
+    if request.app.openapi_config is None:
+        raise NotFoundException
     return _with_servers(request, request.app.openapi_schema.to_schema())
 
 

@@ -12,6 +12,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.routes.head import head_as_get
 from app.routes.state import metrics, settings
+from app.settings.schema import LogConfig
 from app.telemetry.logging import AccessRecord, log_access
 
 Outcome = Literal["done", "refused", "failed", "client gone", "draining"]
@@ -57,9 +58,15 @@ async def traced(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> No
         await app(inner, receive, send_with_id)
     finally:
         record = _record(scope, trace)
-        log_access(record)
+        if _is_logged(settings(inner["litestar_app"]).log, scope):
+            log_access(record)
         route = cast("dict[str, Any]", inner).get("path_template", "unmatched")
         metrics(inner["litestar_app"]).observe_http(route, record.method, trace.status, record.seconds)
+
+
+def _is_logged(log: LogConfig, scope: Scope) -> bool:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    return not log.disable_access_log and path not in log.silent_endpoints
 
 
 def _record(scope: Scope, trace: Trace) -> AccessRecord:

@@ -12,13 +12,16 @@ import msgspec
 
 from app.settings.values import ValueKind, parse
 
-Group = Literal["model", "server", "stages", "cluster", "engine", "frontend", "vllm", "media", "diffusion", "other"]
+Group = Literal[
+    "model", "server", "log", "stages", "cluster", "engine", "frontend", "vllm", "media", "diffusion", "other"
+]
 Command = Literal["serve", "headless"]
 Status = Literal["works", "planned", "refused"]
 
 GROUPS: dict[Group, str] = {
     "model": "Model",
     "server": "HTTP server",
+    "log": "Logs",
     "stages": "Stages and deployment",
     "cluster": "Master, replicas and time-outs",
     "media": "Media that requests carry or name",
@@ -33,9 +36,9 @@ GROUPS: dict[Group, str] = {
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """One setting.
 
-    `target` says where the value goes: "server.x", "master.x" and "media.x" are fields of Settings, "engine.x" is the
-    engine argument x of every stage whose kind is in `kinds`, "stage.x" a field of those stages, and "input" means that
-    resolve() consumes it (which model, which files). `default` of engine flags is None: the engine's own holds.
+    `target` says where the value goes: "server.x", "master.x", "media.x" and "log.x" are fields of Settings, "engine.x"
+    is the engine argument x of every stage whose kind is in `kinds`, "stage.x" a field of those stages, and "input"
+    means that resolve() consumes it (which model, which files). `default` of engine flags is None: the engine's own.
     `least` and `most` bound numbers. `commands` are the commands that take the flag.
 
     A `refused` flag is known and never accepted; `reason` says why and what to use. A `planned` one comes with `part`
@@ -91,6 +94,8 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
         if self.status != "works":
             raise ValueError(self.refusal)
         value = parse(self.kind, given)
+        if self.choices and isinstance(value, str):
+            value = {choice.lower(): choice for choice in self.choices}.get(value.lower(), value)
         if self.choices and value not in self.choices:
             raise ValueError(f"expected one of {', '.join(self.choices)}; got {given!r}")
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -118,15 +123,19 @@ def flags() -> tuple[Flag, ...]:
     from app.settings.table_cluster import CLUSTER_FLAGS
     from app.settings.table_diffusion import DIFFUSION_FLAGS
     from app.settings.table_engine import ENGINE_FLAGS
+    from app.settings.table_log import LOG_FLAGS
     from app.settings.table_media import MEDIA_FLAGS
     from app.settings.table_peer import PEER_FLAGS
     from app.settings.table_server import SERVER_FLAGS
+    from app.settings.table_tls import TLS_FLAGS
     from app.settings.table_vllm import VLLM_FLAGS
 
     return (
         *SERVER_FLAGS,
         *CLUSTER_FLAGS,
         *ACCESS_FLAGS,
+        *TLS_FLAGS,
+        *LOG_FLAGS,
         *MEDIA_FLAGS,
         *ENGINE_FLAGS,
         *VLLM_FLAGS,

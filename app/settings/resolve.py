@@ -11,16 +11,15 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from app.media.policy import HostList
-from app.settings.access import check_origins, take_keys
+from app.settings import rules
+from app.settings.access import take_keys
 from app.settings.flags import flags
 from app.settings.problems import ConfigError
-from app.settings.schema import MasterConfig, MediaConfig, ServerConfig, Settings
+from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings
 from app.settings.sources import Given, Source, gather
 from app.settings.stages import resolve_stages
 
@@ -28,7 +27,7 @@ __all__ = ["ConfigError", "Resolution", "examine", "resolve"]
 
 logger = logging.getLogger(__name__)
 
-Section = TypeVar("Section", ServerConfig, MasterConfig, MediaConfig)
+Section = TypeVar("Section", ServerConfig, MasterConfig, MediaConfig, LogConfig)
 
 
 class Resolution(msgspec.Struct, frozen=True):
@@ -80,13 +79,10 @@ def _assemble(model: str, given: Mapping[str, Given], problems: list[str], warni
     server = _section(ServerConfig, "server", given, origins)
     master = _section(MasterConfig, "master", given, origins)
     media = _section(MediaConfig, "media", given, origins)
-    _check_root_path(server, problems)
-    _check_media(media, problems)
+    log = _section(LogConfig, "log", given, origins)
     take_keys(server, given, origins, problems)
-    check_origins(server, problems)
-    _check_reach(master, problems)
     resolved = resolve_stages(model, given, problems, warnings)
-    return Settings(
+    settings = Settings(
         model=model,
         served_model_names=list(dict.fromkeys(names.value)) if names else [model],
         pipeline=resolved.pipeline,
@@ -94,9 +90,12 @@ def _assemble(model: str, given: Mapping[str, Given], problems: list[str], warni
         server=server,
         master=master,
         media=media,
+        log=log,
         origins=origins | resolved.origins,
         created=int(time.time()),
     )
+    rules.check(settings, problems)
+    return settings
 
 
 def _section(kind: type[Section], name: str, given: Mapping[str, Given], origins: dict[str, str]) -> Section:
@@ -108,31 +107,3 @@ def _section(kind: type[Section], name: str, given: Mapping[str, Given], origins
             values[flag.field] = found.value if found else flag.default
             origins[flag.target] = found.origin if found else "default"
     return msgspec.convert(values, kind)
-
-
-def _check_root_path(server: ServerConfig, problems: list[str]) -> None:
-    if server.root_path and not server.root_path.startswith("/"):
-        problems.append(f"--root-path must begin with /, got {server.root_path!r}")
-    server.root_path = server.root_path.rstrip("/")
-
-
-def _check_media(media: MediaConfig, problems: list[str]) -> None:
-    path = media.allowed_local_media_path
-    if path and not Path(path).is_dir():
-        problems.append(f"--allowed-local-media-path: there is no directory {path}")
-    try:
-        HostList(media.allowed_media_domains)
-    except ValueError as error:
-        problems.append(f"--allowed-media-domains: {error}")
-
-
-def _check_reach(master: MasterConfig, problems: list[str]) -> None:
-    if not master.port or master.token:
-        return
-    from app.cluster.transport import is_loopback  # zmq is imported only where a master port was given
-
-    if not is_loopback(master.address):
-        problems.append(
-            f"the master at {master.address}:{master.port} can be reached from other machines: give --omni-token "
-            "(or OMNI_TOKEN), the same on every host, so that only your replicas can join"
-        )

@@ -9,6 +9,7 @@ import msgspec
 
 StageKind = Literal["llm", "stub"]
 LoadBalancing = Literal["random", "round-robin", "least-queue-length"]
+LogLevel = Literal["trace", "debug", "info", "warning", "error", "critical"]
 
 
 class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -52,6 +53,12 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     request_id_headers: bool = True
     request_timeout_s: float = 0.0
     slow_client_timeout_s: float = 60.0
+    uds: str = ""
+    ssl_certfile: str = ""
+    ssl_keyfile: str = ""
+    ssl_ca_certs: str = ""
+    ssl_cert_reqs: int = 0
+    disable_docs: bool = False
 
 
 class MasterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -87,6 +94,20 @@ class MediaConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_redirects: int = 3
 
 
+class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is logged, how, and where. `engine_level` "": what VLLM_LOGGING_LEVEL says, or warning. `file` "": stderr.
+
+    `silent_endpoints` are paths, without a mount's prefix, whose requests get no line in the access log.
+    """
+
+    level: LogLevel = "info"
+    engine_level: LogLevel | Literal[""] = ""
+    format: Literal["text", "json"] = "text"
+    file: str = ""
+    disable_access_log: bool = False
+    silent_endpoints: list[str] = []
+
+
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Everything, resolved. `origins` says where each value came from ("flag --port", "env OMNI_PORT", "default"...).
 
@@ -101,6 +122,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     server: ServerConfig = msgspec.field(default_factory=ServerConfig)
     master: MasterConfig = msgspec.field(default_factory=MasterConfig)
     media: MediaConfig = msgspec.field(default_factory=MediaConfig)
+    log: LogConfig = msgspec.field(default_factory=LogConfig)
     origins: dict[str, str] = {}
 
 

@@ -68,4 +68,14 @@ ACCESS_FLAGS = (
         commands=("serve",),
         help="Most bytes of all headers of a request together; more get 431.",
     ),
+    Flag(
+        name="disable-docs",
+        kind="bool",
+        group="server",
+        target="server.disable_docs",
+        default=False,
+        aliases=("--disable-fastapi-docs",),
+        commands=("serve",),
+        help="Do not serve /docs and /openapi.json.",
+    ),
 )

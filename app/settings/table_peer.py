@@ -22,11 +22,6 @@ def _refused(name: str, reason: str, kind: ValueKind = "str", aliases: tuple[str
 
 PLANNED = (
     _planned(_CLI, "strategy-config", "str", "YAML file that sizes parallelism and replicas by stage.", metavar="FILE"),
-    _planned(_CLI, "uvicorn-log-level", "str", "How much the HTTP server logs."),
-    _planned(_CLI, "disable-uvicorn-access-log", "bool", "No line for each request."),
-    _planned(_CLI, "disable-access-log-for-endpoints", "str", "Paths whose requests are not logged."),
-    _planned(_CLI, "disable-fastapi-docs", "bool", "Do not serve /docs and /openapi.json."),
-    _planned(_CLI, "uds", "str", "Unix socket to listen on in place of a port.", metavar="PATH"),
     _planned(_SPEECH, "async-chunk", "bool", "Stream between stages; replaces what the deploy file says."),
     _planned(_SPEECH, "shm-threshold-bytes", "size", "Larger tensors pass between stages through shared memory."),
     _planned(_SPEECH, "task-type", "str", "What a speech model does by default: CustomVoice, VoiceDesign, Base."),
@@ -50,7 +45,8 @@ REFUSED = (
     _refused("stage-configs-path", "the old format of deploy files; use --deploy-config"),
     _refused("replica-id", "the master numbers the replicas itself", "int"),
     _refused("batch-timeout", "it never had an effect", "int"),
-    _refused("log-file", "redirect what the command prints: omni-app serve MODEL 2> FILE"),
+    _refused("ssl-ciphers", "Granian's TLS offers no weak ciphers to choose from"),
+    _refused("enable-ssl-refresh", "Granian reads certificates at the start; restart the server for new ones", "bool"),
     _refused("log-stats", "/metrics always has the numbers", "bool"),
     _refused("config", "put flags into OMNI_* variables, and stages into a --deploy-config file"),
     _refused("middleware", "mount create_app() into an application of your own, which can have any", "list"),
@@ -66,13 +62,4 @@ REFUSED = (
     _refused("dp-supervisor-probe-failure-threshold", "use --omni-heartbeat-timeout", "int"),
 )
 
-TLS = (
-    _planned(_CLI, "ssl-keyfile", "str", "Private key for HTTPS.", metavar="FILE"),
-    _planned(_CLI, "ssl-certfile", "str", "Certificate for HTTPS.", metavar="FILE"),
-    _planned(_CLI, "ssl-ca-certs", "str", "Authorities whose client certificates are accepted.", metavar="FILE"),
-    _planned(_CLI, "ssl-cert-reqs", "int", "Whether clients must show a certificate."),
-    _planned(_CLI, "ssl-ciphers", "str", "Ciphers to offer."),
-    _planned(_CLI, "enable-ssl-refresh", "bool", "Take new certificates without a restart."),
-)
-
-PEER_FLAGS = (*PLANNED, *TLS, *REFUSED)
+PEER_FLAGS = (*PLANNED, *REFUSED)

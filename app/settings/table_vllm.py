@@ -46,6 +46,7 @@ _OWN = {flag.name for flag in ENGINE_FLAGS} | {
     "allowed-local-media-path",
     "allowed-media-domains",
     "shutdown-timeout",
+    "log-level",
 }
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import time
 from datetime import UTC, datetime
-from typing import Literal
 from urllib.parse import quote
 
 import msgspec
 
-LogFormat = Literal["text", "json"]
+from app.settings.schema import LogConfig
 
 ROOT = "app"
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _access = logging.getLogger("app.access")
 
 
@@ -45,7 +47,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Encode one record."""
         line = _Line(
-            time=datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            time=_timestamp(record.created),
             level=record.levelname.lower(),
             logger=record.name,
             message=record.getMessage(),
@@ -55,25 +57,52 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
 
-def configure_logging(format: LogFormat = "text", level: int = logging.INFO) -> None:
-    """Print the "app" loggers to stderr in `format`; a second call replaces what the first one set up.
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def configure_logging(log: LogConfig | None = None) -> None:
+    """Print the "app" loggers to stderr as `log` says; a second call replaces what the first one set up.
 
     For our own processes: a host that mounts us has a set-up of its own.
     """
+    log = log or LogConfig()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter() if format == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    )
+    handler.setFormatter(JsonFormatter() if log.format == "json" else logging.Formatter(_TEXT))
     logger = logging.getLogger(ROOT)
     logger.handlers = [handler]
-    logger.setLevel(level)
+    logger.setLevel("DEBUG" if log.level == "trace" else log.level.upper())
     logger.propagate = False
 
 
-def configure_logging_once() -> None:
+def configure_logging_once(log: LogConfig | None = None) -> None:
     """As configure_logging(), unless our loggers already reach a handler: whoever set that up knows better."""
     if not logging.getLogger(ROOT).hasHandlers():
-        configure_logging()
+        configure_logging(log)
+
+
+def send_errors_to(path: str) -> None:
+    """Make `path` the standard error of this process and of all that it starts from now on; "" changes nothing.
+
+    For our own processes.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    if path:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        sys.stderr.flush()
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
+
+
+def relayed(source: str, line: str, log: LogConfig) -> str:
+    """A line that another process wrote, for our own log."""
+    if log.format == "text":
+        return f"[{source}] {line}"
+    if line.startswith('{"time":'):
+        return line
+    return msgspec.json.encode(_Line(_timestamp(time.time()), "info", source, line)).decode()
 
 
 def log_access(record: AccessRecord) -> None:

@@ -31,6 +31,11 @@ def test_the_curl_line_survives_any_model_name() -> None:
     assert msgspec.json.decode(words[words.index("-d") + 1])["model"] == 'it\'s "mine"'
 
 
+def test_the_curl_line_of_a_unix_socket_and_of_https() -> None:
+    assert curl(server(uds="/run/a b"))[1:4] == ["--unix-socket", "/run/a b", "http://localhost/v1/chat/completions"]
+    assert curl(server(certificate="/c"))[1:4] == ["--cacert", "/c", "https://127.0.0.1:8091/v1/chat/completions"]
+
+
 def test_a_key_is_asked_for_only_where_one_is_needed() -> None:
     assert "Authorization: Bearer KEY" in curl(server(guarded=True))
     assert "Authorization" not in announcement(server())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from granian.net import SocketSpec
 
-from app.console.serve import hand_over, numeric_address, port_problem
+from app.console.serve import hand_over, numeric_address, port_problem, socket_problem
 from app.settings.schema import ServerConfig
 
 
@@ -49,6 +49,20 @@ def test_connections_of_a_server_that_has_ended_do_not_count(port: int) -> None:
 
 def test_an_address_of_another_machine_is_refused() -> None:
     assert "cannot assign requested address" in (port_problem("192.0.2.1", 8091) or "")
+
+
+def test_a_unix_socket_that_is_taken_or_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    assert socket_problem(path) is None
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        assert socket_problem(path) == f"--uds {path}: another server listens on it"
+    assert socket_problem(path) is None
+    assert not path.exists()
+    path.write_text("precious")
+    assert "it is no socket" in (socket_problem(path) or "")
+    assert path.read_text() == "precious"
 
 
 def test_names_become_addresses() -> None:

@@ -85,7 +85,9 @@ def test_all_mistakes_are_told_at_once(model: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("written", "devices"), [("0", "0"), ("'0, 1'", "0,1"), ("[0, 1]", "0,1"), ("cpu", "cpu")])
 def test_devices_may_be_written_in_several_ways(written: str, devices: str, model: str, tmp_path: Path) -> None:
-    settings = resolved(model, f"stages: [{{stage_id: 0, devices: {written}}}]", tmp_path)
+    size = devices.count(",") + 1
+    stage = f"{{stage_id: 0, devices: {written}, tensor_parallel_size: {size}}}"
+    settings = resolved(model, f"stages: [{stage}]", tmp_path)
     assert settings.stages[0].devices == devices
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import msgspec
@@ -12,8 +15,16 @@ import pytest
 
 from app.settings.flags import Flag, by_key, by_variable, flags
 from app.settings.resolve import ConfigError, examine
-from app.settings.schema import MasterConfig, MediaConfig, ServerConfig, Settings, StageConfig
+from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, StageConfig
+from tests.certificates import write_certificate
 
+SECTIONS: dict[type[msgspec.Struct], str] = {
+    ServerConfig: "server",
+    MasterConfig: "master",
+    MediaConfig: "media",
+    LogConfig: "log",
+    StageConfig: "stage",
+}
 INPUTS = {"model", "api_key_file", "deploy_config", "stage_overrides", "stage_id", "default_sampling_params"}
 """Flags that say where settings come from; their tests are in the files of those who read them."""
 
@@ -31,12 +42,37 @@ def by_name(flag: Flag) -> str:
     return flag.name
 
 
+FILES = Path(mkdtemp(prefix="ot"))
+atexit.register(shutil.rmtree, FILES)
+CERTIFICATE, KEY = write_certificate(FILES, "server")
+
+SAMPLES = {
+    "allowed-origins": "https://one.test",
+    "disable-access-log-for-endpoints": "/metrics",
+    "log-file": str(FILES / "log"),
+    "ssl-certfile": str(CERTIFICATE),
+    "ssl-keyfile": str(KEY),
+    "ssl-ca-certs": str(CERTIFICATE),
+    "ssl-cert-reqs": "2",
+}
+TLS = {"ssl_certfile": str(CERTIFICATE), "ssl_keyfile": str(KEY), "ssl_ca_certs": str(CERTIFICATE)}
+COMPANIONS = dict.fromkeys((*TLS, "ssl_cert_reqs"), TLS) | {
+    "enable_auto_tool_choice": {"tool_call_parser": "hermes"},
+    "enable_log_outputs": {"enable_log_requests": True},
+}
+"""What else has to be given for the flag to be accepted."""
+
+
+def companions(flag: Flag) -> dict[str, Any]:
+    return {key: value for key, value in COMPANIONS.get(flag.key, {}).items() if key != flag.key}
+
+
 def sample(flag: Flag) -> str:
     """A legal text that is not the default (a directory that exists, where one is asked for)."""
     if flag.choices:
         return next(choice for choice in flag.choices if choice != flag.default)
-    if flag.name == "allowed-origins":
-        return "https://one.test"
+    if flag.name in SAMPLES:
+        return SAMPLES[flag.name]
     if flag.kind == "bool":
         return "false" if flag.default else "true"
     texts = {"str": "/usr", "list": "one", "json": '{"image": 2}', "count": "3k", "size": "3MiB", "any": "some"}
@@ -92,8 +128,9 @@ def test_what_is_not_accepted_is_no_variable_either(model: str) -> None:
     assert len(warnings) == len(refused)
 
 
-def test_all_other_arguments_of_vllm_arrive(model: str, tmp_path: Path) -> None:
-    others = [flag for flag in WORKING if flag.group == "vllm"]
+@pytest.mark.parametrize("without", ["disable-log-stats", "enable-per-request-metrics"])  # they exclude each other
+def test_all_other_arguments_of_vllm_arrive(without: str, model: str, tmp_path: Path) -> None:
+    others = [flag for flag in WORKING if flag.group == "vllm" and flag.name != without]
     expected = {flag.field: flag.value(sample(flag)) for flag in others}
     file = tmp_path / "deploy.yaml"
     file.write_text(json.dumps({"stages": [{"stage_id": 0, **expected}]}))
@@ -120,14 +157,14 @@ def test_there_is_help(flag: Flag) -> None:
 
 @pytest.mark.parametrize("flag", PLACED, ids=by_name)
 def test_typed_value_arrives(flag: Flag, model: str) -> None:
-    settings = examine({"model": model, flag.key: sample(flag)}, {}, source="flag").settings
+    settings = examine({"model": model, **companions(flag), flag.key: sample(flag)}, {}, source="flag").settings
     assert place(settings, flag) == flag.value(sample(flag))
     assert origin(settings, flag) == f"flag --{flag.name}"
 
 
 @pytest.mark.parametrize("flag", PLACED, ids=by_name)
 def test_variable_arrives(flag: Flag, model: str) -> None:
-    resolution = examine({"model": model}, {flag.variable: sample(flag)})
+    resolution = examine({"model": model, **companions(flag)}, {flag.variable: sample(flag)})
     assert place(resolution.settings, flag) == flag.value(sample(flag))
     assert origin(resolution.settings, flag) == f"env {flag.variable}"
     assert resolution.warnings == []
@@ -137,7 +174,7 @@ def test_variable_arrives(flag: Flag, model: str) -> None:
 def test_yaml_value_arrives(flag: Flag, model: str, tmp_path: Path) -> None:
     file = tmp_path / "deploy.yaml"
     file.write_text(json.dumps({"stages": [{"stage_id": 0, flag.field: flag.value(sample(flag))}]}))
-    settings = examine({"model": model, "deploy_config": str(file)}, {}).settings
+    settings = examine({"model": model, "deploy_config": str(file), **companions(flag)}, {}).settings
     assert place(settings, flag) == flag.value(sample(flag))
     assert origin(settings, flag) == f"{file} (stage 0)"
 
@@ -145,23 +182,23 @@ def test_yaml_value_arrives(flag: Flag, model: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("flag", ENGINE, ids=by_name)
 def test_stage_override_arrives(flag: Flag, model: str) -> None:
     overrides = {"0": {flag.field: flag.value(sample(flag))}}
-    settings = examine({"model": model, "stage_overrides": overrides}, {}).settings
+    settings = examine({"model": model, "stage_overrides": overrides, **companions(flag)}, {}).settings
     assert place(settings, flag) == flag.value(sample(flag))
 
 
-@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, MediaConfig, StageConfig])
+@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, MediaConfig, LogConfig, StageConfig])
 def test_defaults_are_those_of_the_schema(section: type[msgspec.Struct]) -> None:
-    name = {ServerConfig: "server", MasterConfig: "master", MediaConfig: "media", StageConfig: "stage"}[section]
+    name = SECTIONS[section]
     fields = {field.name: field for field in msgspec.structs.fields(section)}
     for flag in flags():
         if flag.target.startswith(f"{name}."):
             assert flag.default == default_of(fields[flag.field]), flag.name
 
 
-@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, MediaConfig])
+@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, MediaConfig, LogConfig])
 def test_every_field_has_a_flag(section: type[msgspec.Struct]) -> None:
     internal = {"heartbeat_s"}  # part of the protocol with the replicas, not a choice
-    name = {ServerConfig: "server", MasterConfig: "master", MediaConfig: "media"}[section]
+    name = SECTIONS[section]
     known = {flag.field for flag in flags() if flag.target.startswith(f"{name}.")}
     assert {field.name for field in msgspec.structs.fields(section)} - internal == known
 

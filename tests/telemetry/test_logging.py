@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from app.settings.schema import LogConfig
 from app.telemetry.logging import AccessRecord, configure_logging, configure_logging_once, log_access
 
 RECORD = AccessRecord("r-1", "192.0.2.1", "POST", "/v1/completions", 200, "done", 0.25)
@@ -28,7 +29,7 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging("json")
+    configure_logging(LogConfig(format="json"))
     log_access(RECORD)
     line = json.loads(capsys.readouterr().err)
     assert line["request"] == {
@@ -45,7 +46,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_traceback_stays_in_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging("json")
+    configure_logging(LogConfig(format="json"))
     try:
         raise ValueError("why")
     except ValueError:
@@ -55,8 +56,8 @@ def test_a_traceback_stays_in_its_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_second_call_replaces_the_first(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging("json")
-    configure_logging("text")
+    configure_logging(LogConfig(format="json"))
+    configure_logging(LogConfig(format="text"))
     log_access(RECORD)
     assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -64,7 +65,7 @@ def test_a_second_call_replaces_the_first(capsys: pytest.CaptureFixture[str]) ->
 def test_the_root_logger_is_left_alone() -> None:
     root = logging.getLogger()
     before = list(root.handlers), root.level
-    configure_logging("json")
+    configure_logging(LogConfig(format="json"))
     assert (list(root.handlers), root.level) == before
 
 
