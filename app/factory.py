@@ -25,6 +25,7 @@ from app.protocol.errors import ApiError
 from app.routes import exception_handlers, gate, handlers
 from app.routes.docs import openapi_config
 from app.routes.trace import traced
+from app.routes.unread import Upload
 from app.settings.resolve import resolve
 from app.settings.schema import Settings
 from app.telemetry.logging import configure_logging_once, send_errors_to
@@ -66,7 +67,9 @@ class OmniApp(Litestar):
                 await refuse(refusal, scope, receive, send)
                 return
         if scope["type"] == ScopeType.HTTP:
-            await traced(self._answer, scope, receive, send)
+            upload = Upload(receive)
+            await traced(self._answer, scope, upload.receive, send)
+            await upload.discard_rest()
         else:
             await super().__call__(scope, receive, send)
 
