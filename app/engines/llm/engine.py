@@ -154,5 +154,6 @@ def _capabilities(frontend: Frontend, service: Service, instance: str) -> Capabi
         max_model_len=frontend.model_config.max_model_len,
         input_modalities=["text", *sorted(media)],
         output_modalities=["text"] if service.generates else [],
+        slots=frontend.vllm_config.scheduler_config.max_num_seqs,
         instance=instance,
     )

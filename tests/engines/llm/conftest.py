@@ -36,7 +36,7 @@ async def engine() -> AsyncIterator[LlmEngine]:
     )
     engine = LlmEngine(stage, ["tiny", "tiny-alias"])
     capabilities = await engine.start()
-    assert capabilities.max_model_len == 1024
+    assert (capabilities.max_model_len, capabilities.slots) == (1024, 128)
     yield engine
     await engine.stop()
 
