@@ -116,7 +116,14 @@ class Server:
     @property
     def workers(self) -> list[int]:
         """Children of the main process: the API workers of Granian or uvicorn."""
-        return [pid for pid in self.tree() if pid != self.pid and _parent(pid) == self.pid]
+        helpers = {"app.console.report"}  # of `omni-app serve`
+        children = {pid: command for pid, command in self.tree().items() if _parent(pid) == self.pid}
+        return [pid for pid, command in children.items() if not helpers & set(command.split())]
+
+    @property
+    def replica_sockets(self) -> list[Path]:
+        """Where its local replicas listen, from the moment they do."""
+        return list(self.runtime.glob("omni-*/*/r*-*.sock"))
 
     def leftovers(self) -> list[str]:
         """What still exists of it: processes, run directories, shared memory."""
