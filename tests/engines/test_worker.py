@@ -189,30 +189,38 @@ async def test_the_work_of_a_silent_client_is_cancelled_and_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host that vanished has no pid to watch; one that was only stopped must not wait for ever."""
-    monkeypatch.setattr(m, "CLIENT_LEASE_S", 1.0)
     config = with_token(token_s=0.05)
-    async with running_registry(tmp_path, config) as registry:
-        replica = Replica(replica_spec(tmp_path, config))
-        serving = asyncio.create_task(replica.serve())
-        async with peer(data_address(tmp_path), TOKEN) as silent, peer(data_address(tmp_path), TOKEN) as talkative:
-            for client in (silent, talkative):
-                client.send(m.Submit("r", "chat"), body(tokens=10_000))
-            async with asyncio.timeout(20):
-                while running(registry) < 2:
-                    for client in (silent, talkative):
-                        client.send(m.Ping())
-                    await asyncio.sleep(0.1)
-            ended = asyncio.create_task(events_until_end(silent))
-            async with asyncio.timeout(20):
-                while not ended.done():
-                    talkative.send(m.Ping())
-                    await asyncio.sleep(0.1)
-            last = ended.result()[-1]
-            assert isinstance(last, m.Failed)
-            assert last.code == m.REPLICA_LOST
-            await eventually(lambda: running(registry) == 1)
-            replica.leave(0)
-            assert await serving == 0
+    async with (
+        running_registry(tmp_path, config) as registry,
+        in_process(tmp_path, config),
+        peer(data_address(tmp_path), TOKEN) as silent,
+        peer(data_address(tmp_path), TOKEN) as talkative,
+    ):
+        for client in (silent, talkative):
+            client.send(m.Submit("r", "chat"), body(tokens=10_000))
+        await eventually(lambda: running(registry) == 2)
+        monkeypatch.setattr(m, "CLIENT_LEASE_S", 2.0)
+        ended = asyncio.create_task(events_until_end(silent))
+        async with asyncio.timeout(30):
+            while not ended.done():
+                talkative.send(m.Ping())
+                await asyncio.sleep(0.1)
+        last = ended.result()[-1]
+        assert isinstance(last, m.Failed)
+        assert last.code == m.REPLICA_LOST
+        await eventually(lambda: running(registry) == 1)
+
+
+@asynccontextmanager
+async def in_process(path: Path, config: Settings) -> AsyncIterator[Replica]:
+    """A replica on the loop of the test, where its times can be changed."""
+    replica = Replica(replica_spec(path, config))
+    serving = asyncio.create_task(replica.serve())
+    try:
+        yield replica
+    finally:
+        replica.leave(0)
+        assert await serving == 0
 
 
 async def test_sigterm_finishes_what_runs_and_takes_no_more(tmp_path: Path) -> None:
