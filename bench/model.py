@@ -36,10 +36,10 @@ def _make_tokens_visible(path: Path) -> None:
 
 
 def _silence_special_tokens(target: Path) -> None:
-    """Zero rows of the tied output layer: their logits are 0, and among 256 random ones the best is above that."""
+    """Zero rows of the output layer: their logits are 0, and among 256 random ones the best is above that."""
     from safetensors.torch import load_file, save_file
 
     weights = load_file(target / "model.safetensors")
     special = [entry["id"] for entry in json.loads((target / "tokenizer.json").read_text())["added_tokens"]]
-    weights["model.embed_tokens.weight"][special] = 0
+    weights["lm_head.weight"][special] = 0
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
