@@ -94,6 +94,7 @@ def operation(body: Body) -> type[Operation]:
     )
     content = OpenAPIMediaType(schema=schema, example=body.example)
 
+    @dataclass
     class Relayed(Operation):
         def __post_init__(self) -> None:
             self.request_body = RequestBody(required=True, content={"application/json": content})

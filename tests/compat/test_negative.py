@@ -7,8 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given, settings
 
-from tests.compat.negative import LIMIT, Case, Route, cases, problem, send
+from tests.compat.fuzz import bodies, documented, example, fault
+from tests.compat.negative import LIMIT, Case, Json, Route, cases, problem, send
 from tests.compat.vllm_server import vllm_server
 
 CHAT = [{"role": "user", "content": "hi"}]
@@ -144,3 +146,45 @@ def all_cases(routes: list[Route]) -> list[Any]:
 @pytest.mark.parametrize("case", all_cases(ROUTES + ADAPTERS))
 def test_refused(client: httpx.Client, case: Case) -> None:
     assert problem(case, send(client, case)) is None
+
+
+FUZZED = [
+    *(route.path for route in ROUTES + ADAPTERS),
+    "/invocations",
+    "/v1/embeddings",
+    "/v2/embed",
+    "/pooling",
+    "/classify",
+    "/score",
+    "/v1/score",
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+]
+
+
+@pytest.fixture(scope="module")
+def operations(client: httpx.Client) -> dict[str, Json]:
+    return documented(client.get("/openapi.json").json())
+
+
+def test_every_post_route_is_fuzzed(operations: dict[str, Json]) -> None:
+    assert sorted(operations) == sorted(FUZZED)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_the_documented_example_is_answered(client: httpx.Client, operations: dict[str, Json], route: Route) -> None:
+    answer = client.post(route.path, json=example(operations[route.path]))
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("path", FUZZED)
+def test_no_body_is_a_fault(client: httpx.Client, operations: dict[str, Json], path: str) -> None:
+    route = next((route for route in ROUTES + ADAPTERS if route.path == path), None)
+
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @given(bodies(operations[path], route))
+    def check(body: Json) -> None:
+        assert fault(client.post(path, json=body)) is None
+
+    check()

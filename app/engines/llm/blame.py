@@ -21,10 +21,10 @@ _INT64 = range(-(1 << 63), 1 << 64)
 def blamed(failed: Failed, body: bytes, *, prompt: str, names: Mapping[str, str]) -> Failed:
     """`failed` with the client's field as its param; `names` gives the client's words for vLLM's.
 
-    Nothing changes for errors that are not about a field's value.
+    Nothing changes for errors that are not about the value of a field.
     """
     param = failed.param
-    if failed.status != 400 or param is None or failed.code is not None:
+    if failed.status not in (400, 404) or param is None or failed.code is not None:
         return failed
     data = bodies.decode(body)
     if names.get(param) in data:

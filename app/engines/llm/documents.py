@@ -83,25 +83,30 @@ class Documents:
             if name in _REPORTS_USAGE:
                 outlet.emit(_usage(data))
             outlet.emit(Named(name, data))
-            await outlet.request.ready()
+            await outlet.ready()
 
 
 class _Outlet:
     """Holds events back until the engine has accepted the request; `accept` may be called again."""
 
     def __init__(self, request: Request) -> None:
-        self.request = request
+        self._request = request
         self._held: list[AnyEvent] | None = []
 
     def accept(self) -> None:
         held, self._held = self._held, None
         if held is not None:
             for event in [Accepted(), *held]:
-                self.request.emit(event)
+                self._request.emit(event)
+
+    async def ready(self) -> None:
+        """Wait for the client's credit, but never for that of a request that is still to be accepted."""
+        if self._held is None:
+            await self._request.ready()
 
     def emit(self, event: AnyEvent | None) -> None:
         if event is not None:
-            (self.request.emit if self._held is None else self._held.append)(event)
+            (self._request.emit if self._held is None else self._held.append)(event)
 
 
 class _Counts(msgspec.Struct):

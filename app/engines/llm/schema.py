@@ -31,6 +31,9 @@ class Schema:
         self._validate = pydantic.TypeAdapter(kind).validate_python
         self._models = list(_models(kind))
         self._fields = frozenset(name for model in self._models for name in model.model_fields)
+        self._required = frozenset(
+            name for model in self._models for name, field in model.model_fields.items() if field.is_required()
+        )
         self._refused = refused or {}
         self._known = self._fields | self._refused.keys() | ignored
 
@@ -51,7 +54,12 @@ class Schema:
             raise bad_request(f"{self.prompt} must not be empty", param=self.prompt, code="invalid_value")
 
     def _present(self, data: Json) -> Json:
-        return {name: value for name, value in data.items() if name in self._fields}
+        """The fields that vLLM knows; a null counts as left out where a field may be left out."""
+        return {
+            name: value
+            for name, value in data.items()
+            if name in self._fields and (value is not None or name in self._required)
+        }
 
 
 def _models(kind: Any) -> Iterator[type[pydantic.BaseModel]]:
