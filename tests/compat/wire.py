@@ -49,7 +49,7 @@ class Wire:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(limit_s)
         self.socket.connect(("127.0.0.1", server.port))
-        self._read = b""
+        self._read = bytearray()
 
     def __enter__(self) -> Wire:
         return self
@@ -87,25 +87,30 @@ class Wire:
         length = int(headers.get("content-length", "0"))
         while len(self._read) < length:
             self._receive()
-        body, self._read = self._read[:length], self._read[length:]
-        return body
+        return self._take(length)
 
     def read_until(self, mark: bytes) -> bytes:
         """What comes up to and including `mark`."""
-        while mark not in self._read:
+        searched = 0
+        while (found := self._read.find(mark, searched)) < 0:
+            searched = max(0, len(self._read) - len(mark))
             self._receive()
-        before, _, self._read = self._read.partition(mark)
-        return before + mark
+        return self._take(found + len(mark))
 
     def read_rest(self) -> bytes:
         """What comes until the server closes the connection."""
         while piece := self.socket.recv(1 << 16):
             self._read += piece
-        return self._read
+        return self._take(len(self._read))
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(self._read[:size])
+        del self._read[:size]
+        return taken
 
     def _receive(self) -> None:
         piece = self.socket.recv(1 << 16)
-        assert piece, f"the server closed the connection after {self._read[-500:]!r}"
+        assert piece, f"the server closed the connection after {bytes(self._read[-500:])!r}"
         self._read += piece
 
 
