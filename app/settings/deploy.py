@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from app.settings.deploykeys import KEYS, PLANNED
 from app.settings.flags import by_engine_argument
 from app.settings.platforms import PLATFORMS
 from app.settings.problems import near
-from app.settings.stagefields import StageValues, check_stage
+from app.settings.stagefields import StageValues, check_stage, planned, value_path
 from app.settings.yamlfile import read_mapping
 
 SHIPPED = Path(__file__).parent.parent / "deploy"
@@ -27,21 +28,22 @@ PIPELINE_WIDE = (
 )
 """Engine arguments that a deploy file may give once for all stages."""
 
-_TOP = ("base_config", "pipeline", "stages", "platforms", *PIPELINE_WIDE)
-_OLD_FORMAT = (
-    "stage_args is the old format: rename it to stages, move what is under each entry's engine_args and runtime up "
-    "into the entry, and drop what the pipeline decides (stage_type, engine_input_source, final_output)"
-)
+_TOP = ("base_config", "pipeline", "stages", "platforms", *PIPELINE_WIDE, *KEYS)
 
 
 class Document(msgspec.Struct, kw_only=True):
-    """One checked file. `common` are engine arguments for every stage that takes them; `platforms` patch stages."""
+    """One checked file. `common` are engine arguments for every stage that takes them; `platforms` patch stages.
+
+    `lines` are those of the top keys. `planned` are problems for a pipeline that runs, not for one that is planned.
+    """
 
     name: str
     pipeline: str | None = None
     common: dict[str, Any] = {}
     stages: dict[int, StageValues] = {}
     platforms: dict[str, dict[int, StageValues]] = {}
+    lines: dict[str, int] = {}
+    planned: list[str] = []
 
 
 def find(name: str) -> Path:
@@ -70,11 +72,11 @@ def read_chain(path: Path, problems: list[str]) -> list[Document]:
             break
         seen.add(following.resolve())
         try:
-            content = read_mapping(following)
+            content, lines = read_mapping(following)
         except ValueError as error:
             problems.append(str(error))
             break
-        documents.append(_Checker(following, problems).document(content))
+        documents.append(_Checker(following, lines, problems).document(content))
         base = content.get("base_config")
         following = following.parent / base if isinstance(base, str) else None
     return documents
@@ -83,19 +85,25 @@ def read_chain(path: Path, problems: list[str]) -> list[Document]:
 class _Checker:
     """Checks one file; collects problems that begin with the file and the key path."""
 
-    def __init__(self, path: Path, problems: list[str]) -> None:
+    def __init__(self, path: Path, lines: dict[str, int], problems: list[str]) -> None:
         self._path = path
+        self._lines = lines
         self._problems = problems
+        self._planned: list[str] = []
 
     def document(self, content: dict[str, Any]) -> Document:
         if "stage_args" in content:
-            self._complain(_OLD_FORMAT)
+            self._complain(
+                "stage_args is the old format; this prints it in the new one: "
+                f"omni-app config --convert {self._path} > NEW.yaml"
+            )
         for key in content:
             if key not in (*_TOP, "stage_args"):
                 self._complain(f"unknown key {key}{near(key, _TOP)}")
         for key in ("base_config", "pipeline"):
             if not isinstance(content.get(key, ""), str):
                 self._complain(f"{key}: expected text, got {content[key]!r}")
+        self._check_later_keys(content)
         pipeline = content.get("pipeline")
         return Document(
             name=self._path.name if self._path.parent == SHIPPED else str(self._path),
@@ -103,7 +111,18 @@ class _Checker:
             common=self._common(content),
             stages=self._stages(content.get("stages", []), "stages"),
             platforms=self._platforms(content.get("platforms", {})),
+            lines=self._lines,
+            planned=self._planned,
         )
+
+    def _check_later_keys(self, content: dict[str, Any]) -> None:
+        for key in KEYS.keys() & content.keys():
+            try:
+                msgspec.convert(content[key], KEYS[key])
+            except msgspec.ValidationError as error:
+                self._complain(f"{key}: {error}")
+            else:
+                self._planned.append(f"{self._path}: {key}: {planned(PLANNED[key])}")
 
     def _common(self, content: dict[str, Any]) -> dict[str, Any]:
         common = {}
@@ -143,9 +162,18 @@ class _Checker:
             elif stage_id in stages:
                 self._complain(f"{place}.stage_id: stage {stage_id} is given twice")
             else:
-                label = f"{self._path}: {place}"
-                stages[stage_id] = check_stage(entry, label, self._problems, skip=frozenset({"stage_id"}))
+                stages[stage_id] = self._stage(entry, place)
         return stages
+
+    def _stage(self, entry: dict[str, Any], place: str) -> StageValues:
+        settings = {key: value for key, value in entry.items() if key != "stage_id"}
+        checked = check_stage(settings, f"{self._path}: {place}", self._problems)
+        self._planned += checked.planned
+        prefix = f"{place}."
+        lines = {
+            value_path(path.removeprefix(prefix)): line for path, line in self._lines.items() if path.startswith(prefix)
+        }
+        return msgspec.structs.replace(checked, lines=lines)
 
     def _complain(self, text: str) -> None:
         self._problems.append(f"{self._path}: {text}")

@@ -1,15 +1,13 @@
-"""Which pipeline serves a model, decided without importing an engine and without the network."""
+"""Which pipeline serves a model, decided without importing an engine."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from app.settings.pipelines import PIPELINES
+from app.settings.hub import LookUp
+from app.settings.inspection import inspect
+from app.settings.pipelines import PIPELINES, Found
 from app.settings.problems import near
 
 BUILT_IN = ("demo", "stub")
@@ -23,10 +21,11 @@ def is_hub_id(model: str) -> bool:
     return model not in BUILT_IN and not _is_path(model)
 
 
-def detect(model: str, pipeline: str | None) -> str:
+def detect(model: str, pipeline: str | None, look_up: LookUp | None = None) -> str:
     """The name of the pipeline that serves `model`; `pipeline` is the deploy file's choice and is only checked.
 
-    A hub id is taken for a language model here; prepare() looks again when the files are there.
+    `look_up` is asked about a hub id. Without it, or where it does not know, that is taken for a language model;
+    prepare() looks again when the files are there.
 
     Raises:
         ValueError: the model does not exist, or no pipeline can serve it; says which and what to do.
@@ -35,15 +34,29 @@ def detect(model: str, pipeline: str | None) -> str:
         raise ValueError(
             f"pipeline: unknown pipeline {pipeline}{near(pipeline, PIPELINES)}; known: {', '.join(PIPELINES)}"
         )
+    found = _found(model, pipeline, look_up)
+    if found.pipeline.part:
+        raise ValueError(f"{model} is {found.what}: {found.pipeline.refusal}")
+    return found.pipeline.name
+
+
+def _found(model: str, pipeline: str | None, look_up: LookUp | None) -> Found:
     if model in BUILT_IN or pipeline in BUILT_IN:
         if pipeline not in (None, model):
             raise ValueError(f"pipeline: the pipeline {pipeline} does not serve the model {model}")
-        return model
+        return Found("built in", PIPELINES[model])
     if not _is_path(model):
         if not _HUB_ID.fullmatch(model):
             raise ValueError(f"{model!r} is neither a directory here nor a hub id (owner/name)")
-        return pipeline or "llm"
-    return pipeline or _detect_directory(Path(model).expanduser())
+        looked_up = look_up(model) if look_up and not pipeline else None
+        return looked_up or _chosen(pipeline or "llm")
+    if pipeline:
+        return _chosen(pipeline)
+    return inspect(Path(model).expanduser())
+
+
+def _chosen(pipeline: str) -> Found:
+    return Found(f"to be served by {pipeline}", PIPELINES[pipeline])
 
 
 def _is_path(model: str) -> bool:
@@ -53,34 +66,3 @@ def _is_path(model: str) -> bool:
         or Path(model).exists()
         or model.count("/") > 1
     )
-
-
-def _detect_directory(path: Path) -> str:
-    if not path.exists():
-        raise ValueError(f"there is no model at {path}: the directory does not exist")
-    if path.is_file():
-        raise ValueError(f"{path} is a file; this version serves directories with a config.json, and hub ids")
-    index = read_json(path / "model_index.json") or read_json(path / "modular_model_index.json")
-    if index is not None:
-        name = index.get("_class_name", "an unnamed pipeline")
-        raise ValueError(f"{path} is a diffusion model ({name}); this version serves language models only")
-    config = read_json(path / "config.json")
-    if config is None:
-        raise ValueError(f"{path} holds no model: it has no config.json")
-    if not (config.get("architectures") or config.get("model_type")):
-        raise ValueError(f"{path / 'config.json'} names neither architectures nor a model_type")
-    return "llm"
-
-
-def read_json(path: Path) -> Mapping[str, Any] | None:
-    """The object in a JSON file; None if there is no such file.
-
-    Raises:
-        ValueError: it is there and is no JSON object.
-    """
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None

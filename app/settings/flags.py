@@ -93,6 +93,14 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.status != "works":
             raise ValueError(self.refusal)
+        return self.checked(given)
+
+    def checked(self, given: object) -> Any:
+        """As value(), but also for a flag that is planned: files of pipelines that are planned have it.
+
+        Raises:
+            ValueError: it is not acceptable; the message does not name the flag.
+        """
         value = parse(self.kind, given)
         if self.choices and isinstance(value, str):
             value = {choice.lower(): choice for choice in self.choices}.get(value.lower(), value)

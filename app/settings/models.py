@@ -13,6 +13,7 @@ from app.cluster.process import python_command
 from app.cluster.rundir import StartupError
 from app.settings.detection import detect, is_hub_id
 from app.settings.schema import Settings, StageConfig
+from app.settings.stages import BY_MODEL
 
 Progress = Callable[[str], None]
 _STDERR_LIMIT = 1 << 16
@@ -33,7 +34,8 @@ async def prepare(settings: Settings, progress: Progress) -> Settings:
         if request and request not in known:
             progress(f"getting the model {stage.model}")
             known[request] = await _obtain(request, progress)
-            _check(stage.model, known[request], settings.pipeline)
+            if settings.origins.get("pipeline", BY_MODEL) == BY_MODEL:
+                _check(stage.model, known[request], settings.pipeline)
         stages.append(_located(stage, known[request]) if request else stage)
     return msgspec.structs.replace(settings, stages=stages)
 

@@ -1,34 +1,123 @@
-"""The pipelines that this version runs: their stages and the kind of each. Sizes are in app/deploy/*.yaml."""
+"""The pipelines that are known: their stages, and the models that they serve. Sizes are in app/deploy/*.yaml."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from app.settings.schema import StageKind
+TopologyKind = Literal["llm", "stub", "diffusion", "generation"]
+"""A StageKind, or what will be one: diffusion, and generation (a vocoder or codec: one pass, no sampling)."""
 
 
 class StageTopology(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pipeline fixes for a stage; no configuration can change it."""
+    """What the pipeline fixes for a stage; no configuration can change it. `sources` are the stages that feed it."""
 
     name: str
-    kind: StageKind
+    kind: TopologyKind
     entry: bool = True
     outputs: tuple[str, ...] = ("text",)
+    sources: tuple[int, ...] = ()
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """Stages in order of their ids. An `open` pipeline takes further stages from the deploy file."""
+    """Stages in order of their ids. An `open` pipeline takes further stages from the deploy file.
+
+    Models are known by `model_type` of their config.json or `_class_name` of their model_index.json. A pipeline with
+    a `part` cannot run yet: it comes with that part of the project; `meanwhile` is what its users can do.
+    """
 
     name: str
     stages: tuple[StageTopology, ...]
     open: bool = False
+    model_types: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    part: int = 0
+    meanwhile: str = ""
 
+    @property
+    def refusal(self) -> str:
+        """Why it cannot run."""
+        hint = f"; {self.meanwhile}" if self.meanwhile else ""
+        return f"the pipeline {self.name} cannot run yet: it comes with part {self.part} of the project{hint}"
+
+
+_TEXT_ONLY = "--deploy-config llm.yaml serves its text"
+
+
+def _llm(name: str, *, entry: bool = True, outputs: tuple[str, ...] = (), source: int | None = None) -> StageTopology:
+    return StageTopology(name=name, kind="llm", entry=entry, outputs=outputs, sources=_sources(source))
+
+
+def _code2wav(source: int) -> StageTopology:
+    return StageTopology(name="code2wav", kind="generation", entry=False, outputs=("audio",), sources=_sources(source))
+
+
+def _diffusion(name: str, output: str, source: int | None = None) -> StageTopology:
+    return StageTopology(name=name, kind="diffusion", entry=source is None, outputs=(output,), sources=_sources(source))
+
+
+def _sources(source: int | None) -> tuple[int, ...]:
+    return () if source is None else (source,)
+
+
+_OMNI = (
+    _llm("thinker", outputs=("text",)),
+    _llm("talker", entry=False, source=0),
+    _code2wav(source=1),
+)
 
 PIPELINES = {
     pipeline.name: pipeline
     for pipeline in (
-        Pipeline(name="llm", stages=(StageTopology(name="llm", kind="llm"),)),
-        Pipeline(name="demo", stages=(StageTopology(name="text", kind="llm"),)),
+        Pipeline(name="llm", stages=(_llm("llm", outputs=("text",)),)),
+        Pipeline(name="demo", stages=(_llm("text", outputs=("text",)),)),
         Pipeline(name="stub", stages=(StageTopology(name="stub", kind="stub"),), open=True),
+        Pipeline(name="diffusion", stages=(_diffusion("diffusion", "image"),), part=4),
+        Pipeline(
+            name="wan",
+            stages=(_diffusion("diffusion", "video"),),
+            class_names=("WanPipeline", "WanImageToVideoPipeline", "WanVideoToVideoPipeline", "WanVACEPipeline"),
+            part=4,
+        ),
+        Pipeline(
+            name="qwen3_tts",
+            stages=(_llm("talker"), _code2wav(source=0)),
+            model_types=("qwen3_tts",),
+            part=5,
+        ),
+        Pipeline(
+            name="glm_image",
+            stages=(_llm("ar"), _diffusion("dit", "image", source=0)),
+            class_names=("GlmImagePipeline",),
+            part=5,
+        ),
+        Pipeline(
+            name="bagel",
+            stages=(_llm("thinker", outputs=("text",)), _diffusion("dit", "image", source=0)),
+            model_types=("bagel",),
+            part=5,
+        ),
+        Pipeline(name="qwen2_5_omni", stages=_OMNI, model_types=("qwen2_5_omni",), part=6, meanwhile=_TEXT_ONLY),
+        Pipeline(name="qwen3_omni_moe", stages=_OMNI, model_types=("qwen3_omni_moe",), part=6, meanwhile=_TEXT_ONLY),
     )
 }
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a model is, in words, and the pipeline that serves it."""
+
+    what: str
+    pipeline: Pipeline
+
+
+def by_model_type(model_type: str) -> Found:
+    """For a config.json: a pipeline of its own, or that of language models."""
+    known = next((known for known in PIPELINES.values() if model_type in known.model_types), PIPELINES["llm"])
+    return Found(f"a model of type {model_type}", known)
+
+
+def by_class_name(class_name: str) -> Found:
+    """For a model_index.json: a pipeline of its own, or that of all diffusers models."""
+    known = next((known for known in PIPELINES.values() if class_name in known.class_names), PIPELINES["diffusion"])
+    return Found(f"a diffusion model ({class_name})", known)

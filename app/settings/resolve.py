@@ -1,8 +1,8 @@
 """From what was typed, the environment and the deploy files to Settings: one function, with the origin of each value.
 
 Strongest first: the pipeline's topology (a conflict is refused), --stage-overrides, a typed flag, an OMNI_* variable,
-then the deploy file: its section for this platform, the stage, the whole pipeline; then its base_config chain in the
-same order, the shipped file of the pipeline, and the default.
+then strategy.yaml, then the deploy file: its section for this platform, the stage, the whole pipeline; then its
+base_config chain in the same order, the shipped file of the pipeline, and the default.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import msgspec
 from app.settings import rules
 from app.settings.access import take_keys
 from app.settings.flags import flags
+from app.settings.hub import Hub, LookUp
 from app.settings.problems import ConfigError
 from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings
 from app.settings.sources import Given, Source, gather
-from app.settings.stages import resolve_stages
+from app.settings.stages import ResolvedStages, resolve_stages
 
 __all__ = ["ConfigError", "Resolution", "examine", "resolve"]
 
@@ -52,9 +53,13 @@ def resolve(
 
 
 def examine(
-    typed: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ, *, source: Source = "argument"
+    typed: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    source: Source = "argument",
+    ask_hub: bool = False,
 ) -> Resolution:
-    """As resolve(), with the warnings returned.
+    """As resolve(), with the warnings returned. `ask_hub`: find out what a hub id is, with one request at most.
 
     Raises:
         ConfigError: with every problem that was found.
@@ -66,13 +71,22 @@ def examine(
     if not model:
         problems.append("no model: set OMNI_MODEL (OMNI_MODEL=demo needs nothing else), or use `omni-app serve MODEL`")
         raise ConfigError(problems)
-    settings = _assemble(model, given, problems, warnings)
+    hub = _hub(given, environ, warnings) if ask_hub else None
+    settings = _assemble(model, given, problems, warnings, hub)
     if problems:
         raise ConfigError(problems)
     return Resolution(settings, warnings)
 
 
-def _assemble(model: str, given: Mapping[str, Given], problems: list[str], warnings: list[str]) -> Settings:
+def _hub(given: Mapping[str, Given], environ: Mapping[str, str], warnings: list[str]) -> LookUp:
+    hub = Hub(environ, warnings)
+    revision, cache = (given[key].value if key in given else "" for key in ("revision", "download_dir"))
+    return lambda model: hub.look_up(model, revision or "main", cache)
+
+
+def _assemble(
+    model: str, given: Mapping[str, Given], problems: list[str], warnings: list[str], hub: LookUp | None
+) -> Settings:
     origins = {"model": given["model"].origin}
     names = given.get("served_model_name")
     origins["served_model_names"] = names.origin if names else "default"
@@ -81,7 +95,8 @@ def _assemble(model: str, given: Mapping[str, Given], problems: list[str], warni
     media = _section(MediaConfig, "media", given, origins)
     log = _section(LogConfig, "log", given, origins)
     take_keys(server, given, origins, problems)
-    resolved = resolve_stages(model, given, problems, warnings)
+    resolved = resolve_stages(model, given, problems, warnings, hub)
+    _route(master, resolved, given, origins, problems, warnings)
     settings = Settings(
         model=model,
         served_model_names=list(dict.fromkeys(names.value)) if names else [model],
@@ -96,6 +111,25 @@ def _assemble(model: str, given: Mapping[str, Given], problems: list[str], warni
     )
     rules.check(settings, problems)
     return settings
+
+
+def _route(
+    master: MasterConfig,
+    resolved: ResolvedStages,
+    given: Mapping[str, Given],
+    origins: dict[str, str],
+    problems: list[str],
+    warnings: list[str],
+) -> None:
+    """What strategy.yaml says about routing holds unless a flag or a variable says something else."""
+    routing, chosen = resolved.routing, given.get("omni_lb_policy")
+    if routing is None:
+        return
+    if chosen is None:
+        master.lb_policy, origins["master.lb_policy"] = routing, resolved.strategy
+    elif chosen.value != routing:
+        told = problems if chosen.typed else warnings
+        told.append(f"{chosen.origin}: {chosen.value}, but {resolved.strategy} asks for {routing}")
 
 
 def _section(kind: type[Section], name: str, given: Mapping[str, Given], origins: dict[str, str]) -> Section:

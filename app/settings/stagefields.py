@@ -8,72 +8,137 @@ from typing import Any, get_args
 
 import msgspec
 
-from app.settings.flags import by_engine_argument, flags
+from app.settings.flags import Flag, by_engine_argument, flags
 from app.settings.problems import near
-from app.settings.schema import StageKind
+from app.settings.schema import StageConfig, StageKind
 from app.settings.values import parse
+
+ESCAPES = ("engine_args", "engine_extras")
+"""Mappings of arguments that go to the engine under their own names, whatever they are."""
 
 
 class StageValues(msgspec.Struct, frozen=True, kw_only=True):
     """Checked settings of one stage: fields of StageConfig, with engine arguments under "engine_args".
 
     `named` are the engine arguments that were given by a name of the flag table, which the stage's kind must own.
+    `planned` are problems for a pipeline that runs, not for one that is planned itself. `lines` are those of the file
+    by path in `values`.
     """
 
     values: dict[str, Any]
     named: frozenset[str] = frozenset()
+    planned: tuple[str, ...] = ()
+    lines: dict[str, int] = {}
 
 
-def check_stage(
-    given: Mapping[str, Any], where: str, problems: list[str], skip: frozenset[str] = frozenset()
-) -> StageValues:
+def check_stage(given: Mapping[str, Any], where: str, problems: list[str]) -> StageValues:
     """Check the settings of one stage; `where` (file and key path) starts every problem."""
-    values: dict[str, Any] = {}
-    arguments: dict[str, Any] = {}
-    known = by_engine_argument()
-    fields = _fields()
+    checker = _Checker(where, problems)
     for key, value in given.items():
-        if key in skip or key == "engine_args":
-            continue
-        if key in fields:
-            values[key] = _checked(fields[key], value, f"{where}.{key}", problems)
-        elif key in known:
-            arguments[key] = _checked(known[key].value, value, f"{where}.{key}", problems)
+        checker.take(key, value)
+    arguments = checker.arguments
+    return StageValues(
+        values=checker.fields | ({"engine_args": arguments} if arguments else {}),
+        named=frozenset(checker.named),
+        planned=tuple(checker.planned),
+    )
+
+
+def value_path(path: str) -> str:
+    """Where in StageValues.values is what stands at `path` of a stage entry; there engine arguments need no prefix."""
+    path = re.sub(rf"^({'|'.join(ESCAPES)}|runtime)\.", "", path)
+    first = path.partition(".")[0]
+    return path if first in {field.name for field in msgspec.structs.fields(StageConfig)} else f"engine_args.{path}"
+
+
+class _Checker:
+    def __init__(self, where: str, problems: list[str]) -> None:
+        self._where = where
+        self._problems = problems
+        self.fields: dict[str, Any] = {}
+        self.arguments: dict[str, Any] = {}
+        self.named: set[str] = set()
+        self.planned: list[str] = []
+
+    def take(self, key: str, value: Any) -> None:
+        flag = by_engine_argument().get(key)
+        if key in ESCAPES:
+            self._take_escape(key, value)
+        elif key == "runtime":
+            self._take_runtime(value)
+        elif key in _checks():
+            self.fields[key] = self._checked(_checks()[key], value, key)
+        elif key in PLANNED_KEYS:
+            self.planned.append(f"{self._where}.{key}: {planned(PLANNED_KEYS[key])}")
+        elif flag is not None:
+            self._take_argument(flag, key, value, key)
+            self.named.add(key)
         else:
-            problems.append(_unknown(key, where))
-    named = frozenset(arguments)
-    escape = given.get("engine_args", {})
-    if isinstance(escape, Mapping):
-        for key, value in escape.items():
-            check = known[key].value if key in known else _anything
-            arguments[str(key)] = _checked(check, value, f"{where}.engine_args.{key}", problems)
-    else:
-        problems.append(f"{where}.engine_args: expected a mapping, got {escape!r}")
-    return StageValues(values=values | ({"engine_args": arguments} if arguments else {}), named=named)
+            self._problems.append(f"{self._where}: {_unknown(key)}")
+
+    def _take_argument(self, flag: Flag, key: str, value: Any, place: str) -> None:
+        if flag.status == "planned":
+            self.planned.append(f"{self._where}.{place}: {flag.refusal}")
+        self.arguments[key] = self._checked(flag.checked if flag.status == "planned" else flag.value, value, place)
+
+    def _take_escape(self, name: str, given: Any) -> None:
+        if not isinstance(given, Mapping):
+            self._problems.append(f"{self._where}.{name}: expected a mapping, got {given!r}")
+            return
+        for key, value in given.items():
+            flag = by_engine_argument().get(key)
+            if flag is None:
+                self.arguments[str(key)] = value
+            else:
+                self._take_argument(flag, key, value, f"{name}.{key}")
+
+    def _take_runtime(self, given: Any) -> None:
+        """The older place of three fields; it wins over the newer one."""
+        if not isinstance(given, Mapping):
+            self._problems.append(f"{self._where}.runtime: expected a mapping, got {given!r}")
+            return
+        for key, value in given.items():
+            if key in ("devices", "num_replicas", "env"):
+                self.fields[key] = self._checked(_checks()[key], value, f"runtime.{key}")
+            else:
+                self._problems.append(
+                    f"{self._where}.runtime: only devices, num_replicas and env belong here; got {key}"
+                )
+
+    def _checked(self, check: Callable[[Any], Any], value: Any, place: str) -> Any:
+        if value is None:
+            return None
+        try:
+            return check(value)
+        except ValueError as error:
+            self._problems.append(f"{self._where}.{place}: {error}")
+            return None
 
 
-def _checked(check: Callable[[Any], Any], value: Any, where: str, problems: list[str]) -> Any:
-    if value is None:
-        return None
-    try:
-        return check(value)
-    except ValueError as error:
-        problems.append(f"{where}: {error}")
-        return None
+PLANNED_KEYS = {
+    "async_chunk": 5,
+    "output_connectors": 5,
+    "input_connectors": 5,
+    "subtalker_sampling_params": 5,
+    "silence_ban_frames": 5,
+    "default_pooling_params": 8,
+}
+"""Keys of a stage that come with a later part of the project."""
 
 
-def _unknown(key: str, where: str) -> str:
-    hint = near(key, [*_fields(), *by_engine_argument(), "engine_args"])
-    return f"{where}: unknown key {key}{hint or '; an engine argument without a flag goes under engine_args'}"
+def planned(part: int) -> str:
+    """What is said of a key that comes later."""
+    return f"this version does not have it yet: it comes with part {part} of the project"
 
 
-def _fields() -> dict[str, Callable[[Any], Any]]:
+def _unknown(key: str) -> str:
+    hint = near(key, [*_checks(), *by_engine_argument(), *PLANNED_KEYS, *ESCAPES])
+    return f"unknown key {key}{hint or '; an engine argument without a flag goes under engine_args'}"
+
+
+def _checks() -> dict[str, Callable[[Any], Any]]:
     """Checks of the fields of StageConfig, those with a flag included."""
     return _FIELDS | {flag.field: flag.value for flag in flags() if flag.target.startswith("stage.")}
-
-
-def _anything(value: Any) -> Any:
-    return value
 
 
 def _text(value: Any) -> Any:

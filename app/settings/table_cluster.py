@@ -20,6 +20,14 @@ STAGES = (
         help="YAML file that describes the stages. Default: the one that comes with the pipeline.",
     ),
     Flag(
+        name="strategy-config",
+        kind="str",
+        group="stages",
+        target="input",
+        metavar="FILE",
+        help="YAML file that says how many GPUs and replicas each stage has; stronger than the deploy file.",
+    ),
+    Flag(
         name="stage-overrides",
         kind="json",
         group="stages",

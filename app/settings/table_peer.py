@@ -7,7 +7,7 @@ from typing import Any
 from app.settings.flags import Flag
 from app.settings.values import ValueKind
 
-_CLI, _SPEECH, _OMNI, _HOSTS, _REST = 3, 5, 6, 7, 8
+_SPEECH, _OMNI, _HOSTS, _REST = 5, 6, 7, 8
 
 
 def _planned(part: int, name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
@@ -21,7 +21,6 @@ def _refused(name: str, reason: str, kind: ValueKind = "str", aliases: tuple[str
 
 
 PLANNED = (
-    _planned(_CLI, "strategy-config", "str", "YAML file that sizes parallelism and replicas by stage.", metavar="FILE"),
     _planned(_SPEECH, "async-chunk", "bool", "Stream between stages; replaces what the deploy file says."),
     _planned(_SPEECH, "shm-threshold-bytes", "size", "Larger tensors pass between stages through shared memory."),
     _planned(_SPEECH, "task-type", "str", "What a speech model does by default: CustomVoice, VoiceDesign, Base."),

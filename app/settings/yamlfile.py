@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,16 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
+def read_mapping(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The mapping in a YAML file, and the line of each of its values by key path ("stages[0].devices").
 
     Raises:
         ValueError: unreadable, not YAML, empty, or not a mapping; the message has the line where there is one.
     """
     try:
-        content = yaml.load(path.read_text(), Loader=_Loader)
+        loader = _Loader(path.read_text())
+        root = loader.get_single_node()
+        content = None if root is None else loader.construct_document(root)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ValueError(f"{path}: cannot be read: {reason}") from None
@@ -43,4 +46,17 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: the file is empty")
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ValueError(f"{path}: expected a mapping of names to values at the top")
-    return content
+    return content, dict(_lines(root, ""))
+
+
+def _lines(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                where = f"{path}.{key.value}" if path else key.value
+                yield where, key.start_mark.line + 1
+                yield from _lines(value, where)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield f"{path}[{index}]", item.start_mark.line + 1
+            yield from _lines(item, f"{path}[{index}]")

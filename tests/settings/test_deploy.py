@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.settings.deploy import SHIPPED, find, read_chain
+from app.settings.pipelines import PIPELINES
 from app.settings.resolve import ConfigError, examine
 from app.settings.schema import Settings
 
@@ -65,7 +66,7 @@ def resolved(model: str, text: str, tmp_path: Path) -> Settings:
             "platforms: {cpu: {stages: [{stage_id: 0, sed: 1}]}}",
             "x.yaml: platforms.cpu.stages[0]: unknown key sed (did you mean seed?)",
         ),
-        ("stage_args: []", "stage_args is the old format: rename it to stages"),
+        ("stage_args: []", "stage_args is the old format; this prints it in the new one: omni-app config --convert"),
         ("base_config: nope.yaml", "nope.yaml: cannot be read: No such file or directory"),
         ("base_config: x.yaml", "base_config comes back to"),
     ],
@@ -100,8 +101,8 @@ def test_base_configs_are_found_beside_the_file_and_overlaid(model: str, tmp_pat
     settings = resolved(model, text, tmp_path)
     arguments = settings.stages[0].engine_args
     assert arguments == {"dtype": "float16", "max_num_seqs": 1, "seed": 2, "hf_overrides": {"a": 1, "b": 2}}
-    assert settings.origins["stages[0].engine_args.max_num_seqs"] == f"{tmp_path}/sub/base.yaml (stage 0)"
-    assert settings.origins["stages[0].engine_args.seed"] == f"{tmp_path}/x.yaml (stage 0)"
+    assert settings.origins["stages[0].engine_args.max_num_seqs"] == f"{tmp_path}/sub/base.yaml:2"
+    assert settings.origins["stages[0].engine_args.seed"] == f"{tmp_path}/x.yaml:2"
 
 
 def test_null_takes_a_base_value_away(model: str, tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_bare_name_means_a_shipped_file() -> None:
 
 def test_a_missing_file_is_named_with_a_near_match() -> None:
     with pytest.raises(
-        ValueError, match=r"there is no file demmo.yaml \(did you mean demo.yaml\?\); shipped files: demo"
+        ValueError, match=r"there is no file demmo.yaml \(did you mean demo.yaml\?\); shipped files: bagel"
     ):
         find("demmo.yaml")
     with pytest.raises(ConfigError, match=r"argument deploy_config: there is no file /nope\.yaml"):
@@ -134,8 +135,69 @@ def test_a_missing_file_is_named_with_a_near_match() -> None:
 def test_shipped_files_are_right(file: Path) -> None:
     problems: list[str] = []
     (document,) = read_chain(file, problems)
+    pipeline = PIPELINES[file.stem]
     assert problems == []
     assert document.pipeline == file.stem
+    assert sorted(document.stages) == list(range(len(pipeline.stages)))
+    assert bool(document.planned) <= bool(pipeline.part)
+    assert (f"it comes with part {pipeline.part} of the project" in file.read_text()) == bool(pipeline.part)
+
+
+def test_every_pipeline_has_its_file() -> None:
+    assert {file.stem for file in SHIPPED.glob("*.yaml")} == set(PIPELINES)
+
+
+@pytest.mark.parametrize("name", [pipeline.name for pipeline in PIPELINES.values() if pipeline.part])
+def test_a_pipeline_that_cannot_run_yet_is_refused_with_one_sentence(name: str, model: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        examine({"model": model, "deploy_config": f"{name}.yaml"}, {})
+    [problem] = caught.value.problems
+    assert f"the pipeline {name} cannot run yet: it comes with part {PIPELINES[name].part} of the project" in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("async_chunk: false", "x.yaml: async_chunk: this version does not have it yet: it comes with part 5"),
+        ("async_chunk: maybe", "x.yaml: async_chunk: Expected `bool`, got `str`"),
+        ("edges: [{from: 0, to: 1, size: 2}]", "x.yaml: edges: Object contains unknown field `size`"),
+        ("connectors: {a: {name: X, extra: 1}}", "x.yaml: connectors: Expected `object`, got `int`"),
+        ("duplex_session: {max_sessions: 0}", "x.yaml: duplex_session: Expected `int` >= 1"),
+        ("stages: [{stage_id: 0, silence_ban_frames: 1}]", "stages[0].silence_ban_frames: this version does not have"),
+        ("stages: [{stage_id: 0, vae_use_tiling: 1}]", "stages[0].vae_use_tiling: expected true or false, got 1"),
+        ("stages: [{stage_id: 0, vae_use_tiling: on}]", "stages[0].vae_use_tiling: this version does not have it yet"),
+        ("stages: [{stage_id: 0, runtime: {seed: 1}}]", "stages[0].runtime: only devices, num_replicas and env belong"),
+    ],
+)
+def test_keys_that_come_later_are_checked_and_refused(text: str, message: str, model: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved(model, text, tmp_path)
+    assert message in str(caught.value)
+
+
+def test_the_older_places_of_settings(model: str, tmp_path: Path) -> None:
+    text = """
+stages:
+- stage_id: 0
+  devices: "0"
+  runtime: {devices: "1", num_replicas: 2, env: {A: b}}
+  engine_extras: {moe_backend: triton}
+"""
+    settings = resolved(model, text, tmp_path)
+    stage = settings.stages[0]
+    assert (stage.devices, stage.num_replicas, stage.env) == ("1", 2, {"A": "b"})
+    assert stage.engine_args == {"moe_backend": "triton"}
+    assert settings.origins["stages[0].num_replicas"] == f"{tmp_path}/x.yaml:5"
+    assert settings.origins["stages[0].engine_args.moe_backend"] == f"{tmp_path}/x.yaml:6"
+
+
+def test_a_pipeline_runs_without_its_file(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.settings.stages.SHIPPED", tmp_path)
+    resolution = examine({"model": model}, {})
+    assert resolution.settings.stages[0].engine_args == {}
+    assert resolution.warnings == [
+        f"the file {tmp_path}/llm.yaml of this pipeline is missing; the engines' own defaults are used"
+    ]
 
 
 def test_an_open_pipeline_takes_stages_from_the_file(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.settings.detection import detect, is_hub_id
+from app.settings.resolve import examine
 
 
 def directory(path: Path, **files: object) -> str:
@@ -42,7 +43,7 @@ def test_an_existing_directory_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "it has no config.json"),
+        ({}, "it has neither a config.json nor a model_index.json"),
         ({"config": "{"}, "config.json cannot be read"),
         ({"config": []}, "config.json cannot be read"),
         ({"config": {}}, "names neither architectures nor a model_type"),
@@ -59,11 +60,43 @@ def test_a_missing_directory_is_named() -> None:
         detect("/models/nope", None)
 
 
-def test_a_single_file_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.gguf", "is a GGUF file, which vLLM does not read by itself"),
+        ("model.safetensors", "a single file of weights, which only diffusion models can be: .* part 4"),
+        ("model.txt", "is a file; a model is a directory, a hub id, or one file of weights"),
+    ],
+)
+def test_single_files(name: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / name
     file.touch()
-    with pytest.raises(ValueError, match="is a file; this version serves directories"):
+    with pytest.raises(ValueError, match=message):
         detect(str(file), None)
+
+
+@pytest.mark.parametrize(
+    ("files", "pipeline"),
+    [
+        ({"config": {"model_type": "qwen2_5_omni"}}, "qwen2_5_omni"),
+        ({"config": {"model_type": "qwen3_omni_moe"}}, "qwen3_omni_moe"),
+        ({"config": {"model_type": "qwen3_tts"}}, "qwen3_tts"),
+        ({"config": {"model_type": "bagel"}}, "bagel"),
+        ({"model_index": {"_class_name": "WanPipeline"}, "config": {"model_type": "x"}}, "wan"),
+        ({"model_index": {"_class_name": "GlmImagePipeline"}}, "glm_image"),
+        ({"modular_model_index": {"_class_name": "FluxModularPipeline"}}, "diffusion"),
+    ],
+)
+def test_models_of_pipelines_that_cannot_run_yet(files: dict[str, object], pipeline: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"the pipeline {pipeline} cannot run yet: it comes with part \d"):
+        detect(directory(tmp_path, **files), None)
+
+
+def test_the_text_of_an_omni_model_can_be_served(tmp_path: Path) -> None:
+    model = directory(tmp_path, config={"model_type": "qwen2_5_omni"})
+    with pytest.raises(ValueError, match=r"--deploy-config llm\.yaml serves its text"):
+        detect(model, None)
+    assert examine({"model": model, "deploy_config": "llm.yaml"}, {}).settings.pipeline == "llm"
 
 
 def test_a_strange_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,15 @@ SECTIONS: dict[type[msgspec.Struct], str] = {
     LogConfig: "log",
     StageConfig: "stage",
 }
-INPUTS = {"model", "api_key_file", "deploy_config", "stage_overrides", "stage_id", "default_sampling_params"}
+INPUTS = {
+    "model",
+    "api_key_file",
+    "deploy_config",
+    "strategy_config",
+    "stage_overrides",
+    "stage_id",
+    "default_sampling_params",
+}
 """Flags that say where settings come from; their tests are in the files of those who read them."""
 
 DONE_PARTS = {1, 2}
@@ -176,7 +184,7 @@ def test_yaml_value_arrives(flag: Flag, model: str, tmp_path: Path) -> None:
     file.write_text(json.dumps({"stages": [{"stage_id": 0, flag.field: flag.value(sample(flag))}]}))
     settings = examine({"model": model, "deploy_config": str(file), **companions(flag)}, {}).settings
     assert place(settings, flag) == flag.value(sample(flag))
-    assert origin(settings, flag) == f"{file} (stage 0)"
+    assert origin(settings, flag) == f"{file}:1"
 
 
 @pytest.mark.parametrize("flag", ENGINE, ids=by_name)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.settings.resolve import ConfigError, examine, resolve
+from app.settings.schema import Settings
 
 STRONGEST_LAST = (
     "base pipeline-wide",
@@ -19,41 +20,78 @@ STRONGEST_LAST = (
     "file pipeline-wide",
     "file stage",
     "file platform",
+    "strategy",
     "env",
     "typed",
     "override",
 )
+FIELD = "pipeline_parallel_size"
+"""A setting that each of them can give; each gives its own number."""
+
+
+def number(source: str) -> int:
+    return STRONGEST_LAST.index(source) + 1
 
 
 def document(level: str, sources: set[str]) -> dict[str, Any]:
-    """A deploy file in which each of its sources says its own name."""
+    """A deploy file in which each of its sources gives its number."""
     content: dict[str, Any] = {}
     if f"{level} pipeline-wide" in sources:
-        content["dtype"] = f"{level} pipeline-wide"
+        content[FIELD] = number(f"{level} pipeline-wide")
     if f"{level} stage" in sources:
-        content["stages"] = [{"stage_id": 0, "dtype": f"{level} stage"}]
+        content["stages"] = [{"stage_id": 0, FIELD: number(f"{level} stage")}]
     if f"{level} platform" in sources:
-        content["platforms"] = {"cpu": {"stages": [{"stage_id": 0, "dtype": f"{level} platform"}]}}
+        content["platforms"] = {"cpu": {"stages": [{"stage_id": 0, FIELD: number(f"{level} platform")}]}}
     return content
+
+
+def resolve_from(directory: Path, sources: set[str]) -> Settings:
+    """Write the files of these sources, and resolve with the rest of them."""
+    (directory / "config.json").write_text('{"model_type": "x"}')
+    (directory / "base.yaml").write_text(json.dumps(document("base", sources) | {"pipeline": "llm"}))
+    (directory / "file.yaml").write_text(json.dumps(document("file", sources) | {"base_config": "base.yaml"}))
+    typed: dict[str, Any] = {"model": str(directory), "deploy_config": str(directory / "file.yaml")}
+    if "strategy" in sources:
+        typed["strategy_config"] = str(directory / "strategy.yaml")
+        axes = [{"axis": "pp", "size": number("strategy")}]
+        (directory / "strategy.yaml").write_text(json.dumps({"strategies": {"llm": axes}}))
+    if "typed" in sources:
+        typed[FIELD] = str(number("typed"))
+    if "override" in sources:
+        typed["stage_overrides"] = {"0": {FIELD: number("override")}}
+    environ = {"OMNI_PIPELINE_PARALLEL_SIZE": str(number("env"))} if "env" in sources else {}
+    return examine(typed, environ).settings
+
+
+def origin_of(source: str, directory: str) -> str:
+    match source.split():
+        case ["base" | "file" as level, _]:
+            return f"{directory}/{level}.yaml:1"
+        case ["strategy"]:
+            return f"{directory}/strategy.yaml:1"
+    return {
+        "env": "env OMNI_PIPELINE_PARALLEL_SIZE",
+        "typed": "argument pipeline_parallel_size",
+        "override": "--stage-overrides",
+    }[source]
 
 
 @settings(deadline=None)  # it writes files
 @given(st.sets(st.sampled_from(STRONGEST_LAST)))
 def test_the_strongest_source_wins(sources: set[str]) -> None:
-    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+    contradiction = "strategy" in sources and any(source.startswith(("base", "file")) for source in sources)
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr("app.settings.platforms.current", lambda: "cpu")
-        directory = Path(name)
-        (directory / "config.json").write_text('{"model_type": "x"}')
-        (directory / "base.yaml").write_text(json.dumps(document("base", sources) | {"pipeline": "llm"}))
-        (directory / "file.yaml").write_text(json.dumps(document("file", sources) | {"base_config": "base.yaml"}))
-        typed: dict[str, Any] = {"model": name, "deploy_config": str(directory / "file.yaml")}
-        if "typed" in sources:
-            typed["dtype"] = "typed"
-        if "override" in sources:
-            typed["stage_overrides"] = {"0": {"dtype": "override"}}
-        environ = {"OMNI_DTYPE": "env"} if "env" in sources else {}
-        found = examine(typed, environ).settings.stages[0].engine_args.get("dtype")
-    assert found == (max(sources, key=STRONGEST_LAST.index) if sources else None)
+        if contradiction:
+            with pytest.raises(ConfigError, match=f"{FIELD} of stage 0 is {number('strategy')}, but"):
+                resolve_from(Path(directory), sources)
+            return
+        resolved = resolve_from(Path(directory), sources)
+        strongest = max(sources, key=STRONGEST_LAST.index, default=None)
+        found = resolved.stages[0].engine_args.get(FIELD)
+        origin = resolved.origins.get(f"stages[0].engine_args.{FIELD}")
+        assert found == (number(strongest) if strongest else None)
+        assert origin == (origin_of(strongest, directory) if strongest else None)
 
 
 def test_an_untyped_flag_does_not_hide_the_file(model: str, tmp_path: Path) -> None:

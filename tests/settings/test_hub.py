@@ -1,0 +1,112 @@
+"""The real look-up against a hub that runs here, and against none."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.settings.hub import Hub
+from app.settings.resolve import ConfigError, examine
+
+CARDS: dict[str, Any] = {
+    "org/text": {"config": {"model_type": "llama"}, "siblings": [{"rfilename": "config.json"}], "likes": 3},
+    "org/omni": {"config": {"model_type": "qwen3_omni_moe"}},
+    "org/pictures": {"config": {"diffusers": {"_class_name": "FluxPipeline"}}},
+    "org/video": {"config": {"diffusers": {"_class_name": "WanPipeline"}}},
+    "org/gguf": {"siblings": [{"rfilename": "a.gguf"}]},
+    "org/empty": {"siblings": [{"rfilename": "README.md"}]},
+}
+
+
+class Requests(list[tuple[str, str | None]]):
+    """What was asked: path and Authorization."""
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[tuple[dict[str, str], Requests]]:
+    """The environment that leads to a hub of ours, and the requests that it got."""
+    asked = Requests()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Authorization"]))
+            card = CARDS.get("/".join(self.path.split("/")[3:5]))
+            self.send_response(200 if card else 500 if "broken" in self.path else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(card or {}).encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}/", "HF_HOME": str(tmp_path)}, asked
+        server.shutdown()
+        thread.join()
+
+
+def test_one_request_tells_what_a_model_is(hub: tuple[dict[str, str], Requests]) -> None:
+    environ, asked = hub
+    settings = examine({"model": "org/text", "revision": "v2"}, {**environ, "HF_TOKEN": "t"}, ask_hub=True).settings
+    assert settings.pipeline == "llm"
+    assert asked == [("/api/models/org/text/revision/v2", "Bearer t")]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("org/omni", "org/omni is a model of type qwen3_omni_moe: the pipeline qwen3_omni_moe cannot run yet"),
+        ("org/pictures", r"org/pictures is a diffusion model \(FluxPipeline\): the pipeline diffusion cannot run yet"),
+        ("org/video", "the pipeline wan cannot run yet"),
+        ("org/gguf", "the model org/gguf cannot be served: it has only GGUF files"),
+        ("org/empty", "it has neither config.json nor model_index.json"),
+        ("org/nothing", "the model org/nothing cannot be served: http://.* has no such model or revision, or HF_TOKEN"),
+    ],
+)
+def test_what_cannot_be_served_is_told_before_any_download(
+    model: str, message: str, hub: tuple[dict[str, str], Requests]
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        examine({"model": model}, hub[0], ask_hub=True)
+
+
+def test_nobody_is_asked_without_need(hub: tuple[dict[str, str], Requests], model: str) -> None:
+    environ, asked = hub
+    examine({"model": "org/text"}, environ)
+    examine({"model": model}, environ, ask_hub=True)
+    examine({"model": "org/omni", "deploy_config": "llm.yaml"}, environ, ask_hub=True)
+    assert asked == []
+
+
+def test_a_hub_that_does_not_answer_is_a_warning(hub: tuple[dict[str, str], Requests], tmp_path: Path) -> None:
+    for environ in (hub[0], {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}):
+        resolution = examine({"model": "org/broken"}, environ, ask_hub=True)
+        assert resolution.settings.pipeline == "llm"
+        [warning] = resolution.warnings
+        assert warning.startswith("the hub cannot be asked about org/broken (")
+        assert warning.endswith("it is taken for a language model")
+
+
+def test_the_cache_is_looked_at_first_and_offline_is_respected(
+    hub: tuple[dict[str, str], Requests], tmp_path: Path
+) -> None:
+    environ, asked = {**hub[0], "HF_HUB_OFFLINE": "1"}, hub[1]
+    snapshot = tmp_path / "hub" / "models--org--text" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "model_index.json").write_text('{"_class_name": "WanPipeline"}')
+    (tmp_path / "hub" / "models--org--text" / "refs").mkdir()
+    (tmp_path / "hub" / "models--org--text" / "refs" / "main").write_text("abc")
+    warnings: list[str] = []
+    found = Hub(environ, warnings).look_up("org/text")
+    assert found is not None
+    assert found.pipeline.name == "wan"
+    assert Hub(environ, warnings).look_up("org/else") is None
+    assert warnings == ["org/else is not in the hub's cache, and HF_HUB_OFFLINE forbids to ask for it"]
+    assert asked == []
