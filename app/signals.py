@@ -9,18 +9,21 @@ import asyncio
 import os
 import signal
 import threading
-from collections import Counter
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+ONE_REQUEST_S = 1.0
+"""SIGTERMs within this time are one request: systemd sends one to every process of a service, and the main process of
+a server, which gets one too, passes it on to its workers."""
 
 _watchers: list[Shutdown] = []
 _chained: dict[signal.Signals, Any] = {}
 _requested = False
-_received: Counter[int] = Counter()
+_received: dict[int, float] = {}
 _on_repetition: list[Callable[[], None]] = []
 
 
@@ -105,8 +108,7 @@ def request_shutdown() -> None:
 
 
 def _on_signal(signum: int, frame: FrameType | None) -> None:
-    _received[signum] += 1
-    repeated = _received[signum] > 1
+    repeated = _is_repeated(signum)
     _notify_watchers(at_once=repeated)
     if repeated:
         for callback in _on_repetition:
@@ -117,6 +119,12 @@ def _on_signal(signum: int, frame: FrameType | None) -> None:
     elif previous == signal.SIG_DFL:
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
+
+
+def _is_repeated(signum: int) -> bool:
+    now = time.monotonic()
+    first = _received.setdefault(signum, now)
+    return now > first and (signum == signal.SIGINT or now - first > ONE_REQUEST_S)
 
 
 def _notify_watchers(*, at_once: bool = False) -> None:

@@ -44,6 +44,30 @@ async def test_all_watchers_learn_of_it_and_the_handler_is_put_back_last(seen: l
     assert seen == [signal.SIGTERM]
 
 
+@pytest.mark.parametrize(
+    ("signals", "pause_s", "at_once"),
+    [
+        ((signal.SIGINT, signal.SIGTERM), 1.1, False),
+        ((signal.SIGINT, signal.SIGINT), 0.1, True),
+        ((signal.SIGTERM, signal.SIGTERM), 0.1, False),
+        ((signal.SIGTERM, signal.SIGTERM), 1.1, True),
+    ],
+    ids=["Ctrl-C and the main process", "Ctrl-C twice", "the service manager and the main process", "SIGTERM twice"],
+)
+async def test_what_means_at_once(
+    seen: list[int], signals: tuple[signal.Signals, ...], pause_s: float, at_once: bool
+) -> None:
+    interrupted = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with watch_shutdown() as shutdown:
+            for signum in signals:
+                os.kill(os.getpid(), signum)
+                await asyncio.sleep(pause_s)
+            assert (shutdown.event.is_set(), shutdown.at_once.is_set()) == (True, at_once)
+    finally:
+        signal.signal(signal.SIGINT, interrupted)
+
+
 async def test_handler_of_the_event_loop_still_runs() -> None:
     loop, handled = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, handled.set)

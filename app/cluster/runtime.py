@@ -86,11 +86,20 @@ class Attachment:
                 replaced()
 
     def release(self) -> None:
-        """Give up the lease; the master leaves when nobody holds one. May be called again."""
+        """Give up the lease; the master leaves when nobody holds one. May be called again.
+
+        The last worker clears up where the master has left before it: told to stop, as all processes of a service are.
+        """
+        if self._leases is not None and self._leases.try_exclusive() and self._is_abandoned(self._leases):
+            self.run_dir.remove()
         for lock in (self._leases, self._boot):
             if lock is not None:
                 lock.close()
         self._leases = self._boot = None
+
+    def _is_abandoned(self, leases: Lock) -> bool:
+        exited = self.run_dir.read_state().phase == "exited"
+        return exited and not self.run_dir.master_alive() and self._is_current(leases)
 
     # ------------------------------------------------------------------------------------------------ claiming
 

@@ -14,6 +14,7 @@ import asyncio
 import os
 import secrets
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -53,11 +54,11 @@ class _Body(msgspec.Struct):
     max_tokens: int | None = None
     stub: StubScript = msgspec.field(default_factory=StubScript)
 
-    def words(self) -> list[str]:
-        text = str(self.messages[-1].get("content", "")) if self.messages else self.prompt
+    def words(self) -> Iterator[str]:
         if self.stub.tokens is not None:
-            return [f"w{i} " for i in range(self.stub.tokens)]
-        return [word + " " for word in text.split()][: self.max_tokens]
+            return (f"w{i} " for i in range(self.stub.tokens))
+        text = str(self.messages[-1].get("content", "")) if self.messages else self.prompt
+        return (word + " " for word in text.split()[: self.max_tokens])
 
 
 _EXPOSITION = b"""# HELP stub:steps_total Steps of the stub.
@@ -111,17 +112,18 @@ class StubEngine:
     async def _generate(self, request: Request, body: _Body) -> None:
         script = body.stub
         pause = self._options.token_s if script.token_s is None else script.token_s
-        words = body.words()
-        for position, word in enumerate(words):
+        count = 0
+        for position, word in enumerate(body.words()):
             await self._misbehave(script, position)
             await asyncio.sleep(pause)
             self._load.steps += 1
             for index in range(body.n):
                 request.emit(m.Delta(index, word))
-        await self._misbehave(script, len(words))
+            count += 1
+        await self._misbehave(script, count)
         for index in range(body.n):
             request.emit(m.Finish(index, "stop"))
-        request.emit(m.Usage(len(request.body) // 4, len(words) * body.n))
+        request.emit(m.Usage(len(request.body) // 4, count * body.n))
         request.emit(m.Done())
 
     async def _misbehave(self, script: StubScript, position: int) -> None:
@@ -135,7 +137,8 @@ class StubEngine:
     async def call(self, method: str, arguments: bytes) -> bytes:
         if method == "tokenize":
             body = msgspec.json.decode(arguments, type=_Body)
-            return msgspec.json.encode({"count": len(body.words()), "tokens": list(range(len(body.words())))})
+            tokens = [position for position, _ in enumerate(body.words())]
+            return msgspec.json.encode({"count": len(tokens), "tokens": tokens})
         if method == "metrics":
             return _EXPOSITION % self._load.steps
         if self._options.adapters and method.endswith(("_adapter", "_adapters")):

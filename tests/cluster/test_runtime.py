@@ -79,6 +79,17 @@ async def test_master_leaves_after_the_last_worker_but_not_before(attachment: At
     await until(lambda: not run_dir.path.exists(), "the directory to be removed")
 
 
+async def test_the_last_worker_clears_up_after_a_master_that_left_first(run_dir: RunDir, shutdown: Shutdown) -> None:
+    workers = [Attachment(run_dir, shutdown) for _ in range(2)]
+    await asyncio.gather(*(worker.attach(stub()) for worker in workers))
+    os.kill(run_dir.read_state().pid, signal.SIGTERM)
+    await until(lambda: not run_dir.master_alive(), "its end")
+    workers[0].release()
+    assert run_dir.path.exists(), "one worker is left"
+    workers[1].release()
+    assert not run_dir.path.exists()
+
+
 async def test_settings_of_the_first_worker_hold_for_all(
     attachment: Attachment, run_dir: RunDir, shutdown: Shutdown, caplog: pytest.LogCaptureFixture
 ) -> None:

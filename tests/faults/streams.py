@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections import Counter
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from tests.servers import Server, wait_for
 
 _READ = 1 << 16
+_TOKEN = re.compile('"content":"[^"]')
+"""The first chunk, which only gives the role, has an empty content."""
 
 
 class Stream:
@@ -37,7 +40,7 @@ class Stream:
             writer.write(f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode() + content)
             while piece := await reader.read(_READ):
                 self.text += piece.decode()
-                self.began = self.began or '"content":"' in self.text
+                self.began = self.began or _TOKEN.search(self.text) is not None
         except OSError:
             pass  # cut; how far it came decides
         finally:
