@@ -33,12 +33,21 @@ def give_up_lost_clients(limit_s: float) -> None:
 def _tcp_sockets() -> Iterator[socket.socket]:
     """Duplicates of all TCP sockets of this process; closing them does not close the originals."""
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # closed meanwhile, or no socket
-            found = socket.socket(fileno=os.dup(int(name)))
-            if found.family in _FAMILIES and found.type == socket.SOCK_STREAM:
+        with suppress(OSError):  # closed meanwhile by another thread
+            found = _duplicate(int(name))
+            if found is not None and found.family in _FAMILIES and found.type == socket.SOCK_STREAM:
                 yield found
-            else:
+            elif found is not None:
                 found.close()
+
+
+def _duplicate(descriptor: int) -> socket.socket | None:
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:  # no socket; a copy of a lock file left open would keep the lock
+        os.close(copy)
+        return None
 
 
 def _port(found: socket.socket) -> int:

@@ -124,8 +124,8 @@ class OmniApp(Litestar):
         except Exception as error:  # noqa: BLE001 - a lifespan that raises is taken for one that is not supported
             await send({"type": "lifespan.startup.failed", "message": failure_message(error)})
             return
-        await send({"type": "lifespan.startup.complete"})
         self._sockets_due = True  # nobody mounted us: the server listens for us alone, from now on
+        await send({"type": "lifespan.startup.complete"})
         await receive()
         try:
             await life.__aexit__(None, None, None)

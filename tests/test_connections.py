@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 
@@ -28,6 +29,12 @@ def test_connections_before_and_after_have_the_limit_and_others_do_not(listener:
             assert [user_timeout(x) for x in (before, after)] == [7500, 7500]
             assert after.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert user_timeout(client) == 0
+
+
+def test_no_descriptor_is_left_open(listener: socket.socket) -> None:
+    before = os.listdir("/proc/self/fd")
+    give_up_lost_clients(7.5)
+    assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.mark.parametrize("sends", [True, False], ids=["with data on the way", "idle"])
