@@ -1,4 +1,4 @@
-"""API keys: `Authorization: Bearer <key>` on every route that is not marked public."""
+"""API keys: `Authorization: Bearer <key>` (or `X-Api-Key: <key>`) on every route that is not marked public."""
 
 from __future__ import annotations
 
@@ -25,11 +25,17 @@ async def require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: B
     keys = settings(connection.app).server.api_keys
     if not keys or handler.opt.get("public"):
         return
-    scheme, _, key = connection.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key:
+    key = _sent_key(connection)
+    if not key:
         raise _unauthorized("This server needs an API key: send the header 'Authorization: Bearer <key>'.")
     if not _known(key.strip().encode("latin-1"), tuple(keys)):
         raise _unauthorized("The API key of this request is not known to this server.")
+
+
+def _sent_key(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
+    """The bearer token, or the header that Anthropic's clients send; empty if there is neither."""
+    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+    return token if scheme.lower() == "bearer" else connection.headers.get("x-api-key", "")
 
 
 async def require_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

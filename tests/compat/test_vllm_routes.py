@@ -11,6 +11,7 @@ from typing import Any
 import anthropic
 import httpx
 import openai
+import psutil
 import pytest
 
 from tests.compat.vllm_server import KEY, running
@@ -41,7 +42,7 @@ def sdk(client: httpx.Client) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def claude(client: httpx.Client) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(auth_token=KEY, base_url=str(client.base_url), max_retries=0) as sdk:
+    with anthropic.Anthropic(api_key=KEY, base_url=str(client.base_url), max_retries=0) as sdk:
         yield sdk
 
 
@@ -209,8 +210,7 @@ def test_an_adapter_is_loaded_replayed_and_unloaded(served: tuple[Server, httpx.
     again = client.post("/v1/load_lora_adapter", json=load)
     assert (again.status_code, again.json()["error"]["param"]) == (400, "lora_name")
     assert client.post("/v1/load_lora_adapter", json=load | {"load_inplace": True}).status_code == 200
-    (replica,) = server.replicas
-    restart(server, replica)
+    restart_replica(server)
     assert said(client, "ad") == adapted
     assert client.post("/v1/unload_lora_adapter", json={"lora_name": "ad"}).status_code == 200
     assert models(client) == ["tiny"]
@@ -218,8 +218,10 @@ def test_an_adapter_is_loaded_replayed_and_unloaded(served: tuple[Server, httpx.
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def restart(server: Server, replica: int) -> None:
-    """Kill the replica and wait for its successor."""
+def restart_replica(server: Server) -> None:
+    """Kill the replica (its EngineCore, a fork of it, goes with it) and wait for its successor."""
+    family = server.replicas
+    (replica,) = (pid for pid in family if psutil.Process(pid).ppid() not in family)
     os.kill(replica, signal.SIGKILL)
     wait_for(lambda: server.answers("/readyz", 503), 10, "the loss to be noticed")
     server.wait_ready(90)

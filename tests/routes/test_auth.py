@@ -64,3 +64,8 @@ async def test_any_of_the_keys_opens(guarded: httpx.AsyncClient, value: bytes) -
 
 async def test_without_keys_everything_is_open(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/models")).status_code == 200
+
+
+@pytest.mark.parametrize(("key", "status"), [("sk-two", 200), ("sk-tw", 401), ("", 401)])
+async def test_the_header_of_anthropics_clients(guarded: httpx.AsyncClient, key: str, status: int) -> None:
+    assert (await guarded.get("/version", headers={"X-Api-Key": key})).status_code == status
