@@ -7,9 +7,7 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 from app.cluster.local import LocalReplica, describe_exit
 from app.cluster.rundir import StartupError
@@ -30,10 +28,9 @@ def run(settings: Settings, stage_id: int) -> int:
     stage = next((x for x in settings.stages if x.stage_id == stage_id), None)
     if stage is None:
         raise StartupError(f"there is no stage {stage_id}: the pipeline has {[x.stage_id for x in settings.stages]}")
-    with tempfile.TemporaryDirectory(prefix="omni-headless-") as directory:
-        spec = _spec(settings, stage)
-        sys.stderr.write(f"stage {stage_id} ({stage.name}): joining the master at {spec.registry}\n")
-        return asyncio.run(_Headless(LocalReplica(spec, Path(directory)), settings.master.shutdown_timeout).serve())
+    spec = _spec(settings, stage)
+    sys.stderr.write(f"stage {stage_id} ({stage.name}): joining the master at {spec.registry}\n")
+    return asyncio.run(_Headless(LocalReplica(spec), settings.master.shutdown_timeout).serve())
 
 
 def _spec(settings: Settings, stage: StageConfig) -> ReplicaSpec:

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections import deque
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
@@ -25,10 +24,9 @@ _KILL_AFTER_S = 5.0
 class LocalReplica:
     """A child process in a session of its own, so that its whole group can be killed."""
 
-    def __init__(self, spec: ReplicaSpec, directory: Path) -> None:
+    def __init__(self, spec: ReplicaSpec) -> None:
         self.spec = spec
         self.name = f"{spec.stage.name}/{max(spec.replica_id, 0)}"
-        self._spec_file = directory / f"replica-{spec.stage.stage_id}-{max(spec.replica_id, 0)}.json"
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._process: asyncio.subprocess.Process | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -37,11 +35,8 @@ class LocalReplica:
     async def spawn(self) -> None:
         """Start the process; it registers with the master by itself."""
         self._tail.clear()
-        descriptor = os.open(self._spec_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # it holds the token
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(self.spec))
         self._process = await asyncio.create_subprocess_exec(
-            *python_command("app.engines.worker", str(self._spec_file)),
+            *python_command("app.engines.worker"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -50,7 +45,15 @@ class LocalReplica:
         )
         # asyncio reports an exit once the pipes are closed, and the replica's own children may hold them open.
         self._watch = PidWatch(self._process.pid, self.kill)
+        await self._hand_over(self._process)
         self._pump = asyncio.create_task(self._pump_output(self._process), name=f"output of {self.name}")
+
+    async def _hand_over(self, process: asyncio.subprocess.Process) -> None:
+        """The spec goes down the lifeline, not into a file: it holds the token."""
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(self.spec) + b"\n")
+        with suppress(ConnectionError):  # it has ended already, which wait() will tell
+            await process.stdin.drain()
 
     def _environment(self) -> dict[str, str]:
         environment = {"VLLM_LOGGING_LEVEL": "WARNING", **os.environ}
@@ -100,7 +103,6 @@ class LocalReplica:
             self._watch.close()
         if process.stdin is not None:
             process.stdin.close()
-        self._spec_file.unlink(missing_ok=True)
 
     def kill(self) -> None:
         """SIGKILL to its whole group; nothing happens before it has been spawned."""

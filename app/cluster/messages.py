@@ -101,12 +101,11 @@ class Load(msgspec.Struct, array_like=True):
 
 
 class Heartbeat(Message):
-    """replica -> master: alive. `tick` counts event loop turns of the sender; `detail` says what loading does now."""
+    """replica -> master: alive. `tick` counts event loop turns of the sender."""
 
     state: ReplicaState
     tick: int
     load: Load
-    detail: str = ""
 
 
 class Capabilities(msgspec.Struct, array_like=True):

@@ -17,6 +17,7 @@ import zmq
 from app import __version__
 from app.cluster import messages as m
 from app.cluster.adapters import AdapterBook
+from app.cluster.member import Member
 from app.cluster.pidfd import PidWatch
 from app.cluster.restarts import Restarts
 from app.cluster.rundir import StartupError
@@ -27,36 +28,6 @@ logger = logging.getLogger("app.cluster")
 
 Key = tuple[int, int]
 """(stage_id, replica_id)"""
-_LIVE: tuple[m.ReplicaState, ...] = ("up", "draining", "suspect")
-
-
-class Member:
-    """One registered replica."""
-
-    def __init__(self, identity: bytes, register: m.Register, replica_id: int) -> None:
-        self.identity = identity
-        self.seen = self.moved = time.monotonic()
-        self.detail = ""
-        self.ready = False
-        self.info = m.ReplicaInfo(
-            stage_id=register.stage_id,
-            replica_id=replica_id,
-            address=register.address,
-            state="starting",
-            host=register.host,
-            pid=register.pid,
-            load=m.Load(),
-            capabilities=m.Capabilities(),
-        )
-
-    def report(self, heartbeat: m.Heartbeat) -> None:
-        """Take over what a heartbeat says; `moved` is when the engine last had nothing to do or made a step."""
-        info = self.info
-        if heartbeat.load.running == 0 or heartbeat.load.steps != info.load.steps:
-            self.moved = time.monotonic()
-        if self.ready or heartbeat.state != "up":  # what registers anew is up before its Ready says what it can do
-            info.state = heartbeat.state
-        info.load, self.detail = heartbeat.load, heartbeat.detail
 
 
 class Registry:
@@ -265,7 +236,7 @@ class Registry:
             self._excuse(now - before - period)
             before = now
             for key, member in list(self._members.items()):
-                if reason := self._judge(member, now):
+                if reason := member.judge(self._settings.master, now):
                     self.lost(key, reason)
                     self.on_given_up(key)
             self._push()
@@ -275,18 +246,6 @@ class Registry:
         for member in self._members.values():
             member.seen += late_s
             member.moved += late_s
-
-    def _judge(self, member: Member, now: float) -> str:
-        """Why this member counts as dead, or an empty string; marks it as suspect on the way there."""
-        master = self._settings.master
-        silent = now - member.seen
-        if silent > master.heartbeat_timeout:
-            return f"no heartbeat for {silent:.0f} s"
-        if member.info.state in _LIVE and now - member.moved > master.stall_timeout:
-            return f"requests run there, but its engine made no step for {master.stall_timeout:g} s"
-        if silent > 3 * master.heartbeat_s and member.info.state == "up":
-            member.info.state = "suspect"
-        return ""
 
     # ---------------------------------------------------------------------------------------- for the supervisor
 
@@ -309,18 +268,9 @@ class Registry:
         """What the replica said last about why it leaves, or an empty string."""
         return self._failures.get(key, "")
 
-    def detail(self, key: Key) -> str:
-        """What a starting replica says it is doing."""
-        member = self._members.get(key)
-        return member.detail if member else ""
-
     async def wait_up(self, key: Key) -> None:
         """Wait until this replica has reported Ready (bounded by the caller)."""
         await self._up.setdefault(key, asyncio.Event()).wait()
-
-    def stage_is_live(self, stage_id: int) -> bool:
-        """True when some replica of the stage, local or remote, can serve."""
-        return any(k[0] == stage_id and x.info.state in _LIVE for k, x in self._members.items())
 
     def drain(self, grace_s: float) -> None:
         """Tell every replica to finish within `grace_s` seconds and leave."""

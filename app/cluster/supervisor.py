@@ -60,7 +60,7 @@ class Supervisor:
     async def _start_stages(self, stages: list[StageConfig], progress: Progress) -> None:
         for stage in stages:
             for replica_id in range(stage.num_replicas):
-                replica = LocalReplica(self._spec(stage, replica_id), self._run_dir)
+                replica = LocalReplica(self._spec(stage, replica_id))
                 self._replicas.append(replica)
                 began = time.monotonic()
                 progress(f"stage {stage.stage_id} ({replica.name}): loading {stage.model}")

@@ -1,4 +1,4 @@
-"""What a parent process hands to a replica process, as a private JSON file."""
+"""What a parent process hands to a replica process: one line of JSON on its standard input."""
 
 from __future__ import annotations
 

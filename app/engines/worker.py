@@ -1,6 +1,6 @@
 """The replica program: one process, one engine. The same program locally and under `omni-app headless`.
 
-`python -m app.engines.worker SPEC_FILE`; the file holds a ReplicaSpec as JSON and is private to the user.
+`python -m app.engines.worker`; the first line of its standard input is a ReplicaSpec as JSON, the rest is its lifeline.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 import zmq
@@ -24,8 +23,8 @@ from app.cluster import messages as m
 from app.cluster.process import die_with_parent
 from app.cluster.transport import Authenticator, Channel, Frames, bind, new_context, router, watched_dealer
 from app.engines.adapters import AdapterSync
-from app.engines.base import Engine, EngineError
-from app.engines.client import Client
+from app.engines.base import Engine
+from app.engines.clients import Clients
 from app.engines.spec import EXIT_FAILED, EXIT_REFUSED, ReplicaSpec
 from app.settings.schema import stage_digest
 from app.telemetry.logging import configure_logging
@@ -59,8 +58,7 @@ class Replica:
         self._context = new_context()
         self._engine = build_engine(spec)
         self._adapters = AdapterSync(self._engine, spec.stage.stage_id)
-        self._clients: dict[bytes, Client] = {}
-        self._calls: set[asyncio.Task[None]] = set()
+        self._clients = Clients(self._engine, spec.stage, lambda: self._state)
         self._capabilities: m.Capabilities | None = None
         self._state: m.ReplicaState = "starting"
         self._heartbeat_s = 1.0
@@ -94,7 +92,7 @@ class Replica:
         data = router(self._context)
         bind(data, spec.bind)
         self._address = data.get_string(zmq.LAST_ENDPOINT)
-        self._data = Channel(data, self._on_data)
+        self._data = self._clients.listen(data)
         registry, self._auth_watch = watched_dealer(self._context, spec.registry, self._identity, spec.token)
         self._registry = Channel(registry, self._on_registry)
         self._register()
@@ -123,13 +121,13 @@ class Replica:
             await self._adapters.settle()
             self._state = "up"
             self._tell(m.Ready(self._capabilities))
-            self._looked = time.monotonic()
+            self._clients.slots = self._capabilities.slots
             while True:
+                before = time.monotonic()
                 await asyncio.sleep(_LOOK_S)
                 await self._engine.check_health()
-                self._expire_clients()
-                for client in self._clients.values():
-                    client.end_slow_readers(self._spec.slow_client_timeout)
+                unheard_s = time.monotonic() - before - _LOOK_S  # this process could not run, and heard nobody
+                self._clients.tidy(unheard_s, self._spec.slow_client_timeout)
         finally:
             heart.cancel()
 
@@ -163,10 +161,7 @@ class Replica:
             self._leave.set_result(code)
 
     async def _close(self, code: int) -> int:
-        for client in self._clients.values():
-            client.cancel_all()
-        for call in self._calls:
-            call.cancel()
+        self._clients.cancel_all()
         try:
             await asyncio.wait_for(self._engine.stop(), timeout=10)
         except TimeoutError:
@@ -210,7 +205,7 @@ class Replica:
 
     async def _leave_when_idle(self, grace_s: float) -> None:
         end = time.monotonic() + grace_s
-        while any(x.requests for x in self._clients.values()) and time.monotonic() < end:  # noqa: ASYNC110 - bounded
+        while self._clients.busy and time.monotonic() < end:  # noqa: ASYNC110 - bounded
             await asyncio.sleep(0.05)
         self.leave(0)
 
@@ -236,71 +231,7 @@ class Replica:
             case m.Drain(grace_s):
                 self._drain(grace_s)
             case m.ClientGone(client_id):
-                self._drop_client(client_id.encode())
-
-    def _drop_client(self, identity: bytes) -> None:
-        client = self._clients.pop(identity, None)
-        if client is not None:
-            client.cancel_all()
-
-    def _expire_clients(self) -> None:
-        now = time.monotonic()
-        unheard_s = now - self._looked - _LOOK_S  # for so long this process could not run, and heard nobody
-        self._looked = now
-        for identity, client in list(self._clients.items()):
-            client.seen += unheard_s
-            if client.seen < now - m.CLIENT_LEASE_S:
-                client.expire()
-                del self._clients[identity]
-
-    # ------------------------------------------------------------------------------------------------ data channel
-
-    def _on_data(self, frames: Frames) -> None:
-        identity = frames[0].bytes
-        client = self._clients.get(identity)
-        if client is None:
-            client = self._clients[identity] = Client(identity, self._data, self._engine)
-        client.seen = time.monotonic()
-        match m.decode_data(frames[1].buffer):
-            case m.Submit() as submit:
-                client.submit(submit, frames[2].bytes if len(frames) > 2 else b"", refuse=self._refusal())
-            case m.Abort(request_id):
-                client.abort(request_id)
-            case m.Credit(request_id, amount):
-                client.credit(request_id, amount)
-            case m.Call() as call:
-                task = asyncio.create_task(self._answer(identity, call, frames[2].bytes if len(frames) > 2 else b""))
-                self._calls.add(task)
-                task.add_done_callback(self._calls.discard)
-            case m.Ping():
-                pass
-
-    def _refusal(self) -> m.Failed | None:
-        if self._state == "up":
-            return self._queue_full()
-        return m.Failed(503, f"this replica is {self._state}", "service_unavailable_error", code=m.REPLICA_LEAVES)
-
-    def _queue_full(self) -> m.Failed | None:
-        slots = self._capabilities.slots if self._capabilities is not None else 0
-        limit = slots + self._spec.stage.max_queue
-        if not slots or sum(len(client.requests) for client in self._clients.values()) < limit:
-            return None
-        message = f"stage {self._spec.stage.name} is busy: {slots} requests run, {limit - slots} wait; try again later"
-        return m.Failed(429, message, "rate_limit_error", code=m.QUEUE_FULL)
-
-    async def _answer(self, identity: bytes, call: m.Call, arguments: bytes) -> None:
-        failed = None if self._state == "up" else self._refusal()
-        result = b""
-        if failed is None:
-            try:
-                result = await self._engine.call(call.method, arguments)
-            except EngineError as error:
-                failed = error.failed
-            except Exception as error:
-                logger.exception("call %s failed", call.method)
-                failed = m.Failed(500, f"{type(error).__name__} in the engine; see the server's log")
-        frame = m.encode(m.Result(call.call_id, failed))
-        self._data.send([identity, frame] if failed else [identity, frame, result])
+                self._clients.drop(client_id.encode())
 
 
 async def _main(spec: ReplicaSpec) -> int:
@@ -308,8 +239,10 @@ async def _main(spec: ReplicaSpec) -> int:
 
 
 def main() -> None:
-    spec_file = Path(sys.argv[1])
-    spec = msgspec.json.decode(spec_file.read_bytes(), type=ReplicaSpec)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        sys.exit("the parent ended before it said what to run")
+    spec = msgspec.json.decode(line, type=ReplicaSpec)
     die_with_parent(spec.parent_pid)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     configure_logging(spec.log)

@@ -20,7 +20,7 @@ from tests.clusters import alive, eventually, replica_spec, settings
 
 @pytest.fixture
 def run_shell(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the child runs: put one script into the list; `$1` is the spec file."""
+    """What the child runs: put one script into the list; the spec comes on its standard input."""
     script: list[str] = []
     monkeypatch.setattr(local, "python_command", lambda module, *args: ["bash", "-c", script[0], module, *args])
     return script
@@ -31,7 +31,7 @@ async def spawned(path: Path, **stage: object) -> AsyncIterator[LocalReplica]:
     spec = replica_spec(path, settings())
     for name, value in stage.items():
         setattr(spec.stage, name, value)
-    replica = LocalReplica(spec, path)
+    replica = LocalReplica(spec)
     await replica.spawn()
     try:
         yield replica
@@ -93,12 +93,14 @@ async def test_stop_lets_it_finish(tmp_path: Path, run_shell: list[str]) -> None
         assert replica.tail() == "begun\nfinished"
 
 
-async def test_the_spec_is_private_and_gone_afterwards(tmp_path: Path, run_shell: list[str]) -> None:
-    run_shell.append('cat "$1"; stat -c "\n%a" "$1"; exec sleep 60')
+async def test_the_spec_comes_on_standard_input_and_is_nowhere_else(tmp_path: Path, run_shell: list[str]) -> None:
+    run_shell.append('read -r line; echo "$line"; tr "\\0" "\\n" </proc/$$/environ | grep -c SECRET; exec sleep 60')
     async with spawned(tmp_path) as replica:
-        await eventually(lambda: replica.tail().endswith("\n600"))
-        written = msgspec.json.decode(replica.tail().split("\n")[0], type=ReplicaSpec)
-        assert written == replica.spec
+        replica.spec.token = "SECRET"
+        await replica.stop(grace_s=1)
+        await replica.spawn()
+        await eventually(lambda: replica.tail().endswith("\n0"))
+        assert msgspec.json.decode(replica.tail().split("\n")[0], type=ReplicaSpec) == replica.spec
     assert os.listdir(tmp_path) == []
 
 
@@ -127,7 +129,7 @@ async def test_it_can_be_spawned_again(tmp_path: Path, run_shell: list[str]) -> 
 
 async def test_nothing_happens_before_it_has_been_spawned(tmp_path: Path) -> None:
     """kill() of pid 0 would be the end of our own process group."""
-    replica = LocalReplica(replica_spec(tmp_path, settings()), tmp_path)
+    replica = LocalReplica(replica_spec(tmp_path, settings()))
     replica.kill()
     await replica.stop(grace_s=1)
     assert replica.pid == 0
@@ -143,5 +145,5 @@ def test_exits_in_words() -> None:
 def test_its_name_is_for_people(tmp_path: Path) -> None:
     spec = replica_spec(tmp_path, settings())
     spec.stage = StageConfig(stage_id=1, name="talker", kind="stub", model="m")
-    assert LocalReplica(msgspec.structs.replace(spec, replica_id=2), tmp_path).name == "talker/2"
-    assert LocalReplica(msgspec.structs.replace(spec, replica_id=-1), tmp_path).name == "talker/0"
+    assert LocalReplica(msgspec.structs.replace(spec, replica_id=2)).name == "talker/2"
+    assert LocalReplica(msgspec.structs.replace(spec, replica_id=-1)).name == "talker/0"

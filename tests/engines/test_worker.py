@@ -36,7 +36,7 @@ from tests.clusters import (
 )
 
 ROOT = Path(__file__).parents[2]
-# Starts a replica as LocalReplica does, prints its pid, waits to be killed. argv: spec, its file, stdin of the replica.
+# Starts a replica as LocalReplica does, prints its pid, waits to be killed. argv: spec, both ends of its lifeline.
 PARENT = """
 import os, subprocess, sys, time, msgspec
 from app.cluster.process import python_command
@@ -44,10 +44,9 @@ from app.engines.spec import ReplicaSpec
 
 spec = msgspec.json.decode(sys.argv[1], type=ReplicaSpec)
 spec.parent_pid = os.getpid()
-open(sys.argv[2], "wb").write(msgspec.json.encode(spec))
-lifeline = int(sys.argv[3]) if len(sys.argv) > 3 else subprocess.PIPE
-command = python_command("app.engines.worker", sys.argv[2])
-child = subprocess.Popen(command, stdin=lifeline, start_new_session=True)
+read_end, write_end = map(int, sys.argv[2:])
+child = subprocess.Popen(python_command("app.engines.worker"), stdin=read_end, start_new_session=True)
+os.write(write_end, msgspec.json.encode(spec) + b"\\n")
 print(child.pid, flush=True)
 time.sleep(60)
 """
@@ -61,7 +60,7 @@ def with_token(**engine_args: object) -> Settings:
 
 @asynccontextmanager
 async def spawned(path: Path, config: Settings) -> AsyncIterator[LocalReplica]:
-    replica = LocalReplica(replica_spec(path, config), path)
+    replica = LocalReplica(replica_spec(path, config))
     await replica.spawn()
     try:
         yield replica
@@ -143,7 +142,7 @@ async def test_the_wrong_token_ends_it_before_the_load(tmp_path: Path) -> None:
 
 async def test_a_socket_that_cannot_be_bound_is_said(tmp_path: Path) -> None:
     config = with_token()
-    replica = LocalReplica(replica_spec(tmp_path, config), tmp_path)
+    replica = LocalReplica(replica_spec(tmp_path, config))
     replica.spec.bind = f"ipc://{tmp_path}/no/such/directory/r.sock"
     async with running_registry(tmp_path, config):
         await replica.spawn()
@@ -298,14 +297,13 @@ async def test_sigterm_while_loading_ends_it_at_once(tmp_path: Path) -> None:
 
 async def test_it_ends_when_its_lifeline_ends(tmp_path: Path) -> None:
     config = with_token()
-    file = tmp_path / "spec.json"
-    file.write_bytes(msgspec.json.encode(replica_spec(tmp_path, config)))
     async with running_registry(tmp_path, config) as registry:
         child = await asyncio.create_subprocess_exec(
-            *python_command("app.engines.worker", str(file)), stdin=subprocess.PIPE, start_new_session=True
+            *python_command("app.engines.worker"), stdin=subprocess.PIPE, start_new_session=True
         )
-        await asyncio.wait_for(registry.wait_up((0, 0)), 30)
         assert child.stdin is not None
+        child.stdin.write(msgspec.json.encode(replica_spec(tmp_path, config)) + b"\n")
+        await asyncio.wait_for(registry.wait_up((0, 0)), 30)
         child.stdin.close()
         assert await asyncio.wait_for(child.wait(), 30) == 0
         await eventually(lambda: not registry._members)
@@ -317,12 +315,13 @@ async def test_it_does_not_outlive_a_killed_parent(tmp_path: Path, lifeline: str
     config = with_token(token_s=0.05)
     spec = msgspec.json.encode(replica_spec(tmp_path, config))
     ours, theirs = os.pipe()
-    extra = [] if lifeline == "pipe" else [str(ours)]
     async with running_registry(tmp_path, config) as registry:
         parent = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PARENT, spec, str(tmp_path / "spec.json"), *extra,
-            cwd=ROOT, stdout=subprocess.PIPE, pass_fds=[ours],
+            sys.executable, "-c", PARENT, spec, str(ours), str(theirs),
+            cwd=ROOT, stdout=subprocess.PIPE, pass_fds=[ours, theirs],
         )  # fmt: skip
+        if lifeline == "pipe":
+            os.close(theirs)
         assert parent.stdout is not None
         pid = int(await parent.stdout.readline())
         await asyncio.wait_for(registry.wait_up((0, 0)), 30)
@@ -334,4 +333,5 @@ async def test_it_does_not_outlive_a_killed_parent(tmp_path: Path, lifeline: str
             await parent.wait()
             await asyncio.to_thread(wait_gone, pid)
     os.close(ours)
-    os.close(theirs)
+    if lifeline != "pipe":
+        os.close(theirs)

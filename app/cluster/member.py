@@ -1,0 +1,49 @@
+"""One replica in the master's table: what it has reported, and when it counts as dead."""
+
+from __future__ import annotations
+
+import time
+
+from app.cluster import messages as m
+from app.settings.schema import MasterConfig
+
+LIVE: tuple[m.ReplicaState, ...] = ("up", "draining", "suspect")
+
+
+class Member:
+    """One registered replica. `seen` is when it was heard last, `moved` when its engine made a step or had no work."""
+
+    def __init__(self, identity: bytes, register: m.Register, replica_id: int) -> None:
+        self.identity = identity
+        self.seen = self.moved = time.monotonic()
+        self.ready = False
+        self.info = m.ReplicaInfo(
+            stage_id=register.stage_id,
+            replica_id=replica_id,
+            address=register.address,
+            state="starting",
+            host=register.host,
+            pid=register.pid,
+            load=m.Load(),
+            capabilities=m.Capabilities(),
+        )
+
+    def report(self, heartbeat: m.Heartbeat) -> None:
+        """Take over what a heartbeat says."""
+        info = self.info
+        if heartbeat.load.running == 0 or heartbeat.load.steps != info.load.steps:
+            self.moved = time.monotonic()
+        if self.ready or heartbeat.state != "up":  # what registers anew is up before its Ready says what it can do
+            info.state = heartbeat.state
+        info.load = heartbeat.load
+
+    def judge(self, master: MasterConfig, now: float) -> str:
+        """Why it counts as dead, or an empty string; marks it as suspect on the way there."""
+        silent = now - self.seen
+        if silent > master.heartbeat_timeout:
+            return f"no heartbeat for {silent:.0f} s"
+        if self.info.state in LIVE and now - self.moved > master.stall_timeout:
+            return f"requests run there, but its engine made no step for {master.stall_timeout:g} s"
+        if silent > 3 * master.heartbeat_s and self.info.state == "up":
+            self.info.state = "suspect"
+        return ""
