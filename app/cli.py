@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -32,24 +33,45 @@ def main() -> None:
 @click.option("--model", "model_flag", default=None)
 @click.option("--omni", is_flag=True, expose_value=False)
 @click.option("--headless", is_flag=True)
+@click.option("--dry-run", is_flag=True)
 @click.option("--stage-id", "stage_id", default=None)
 @click.option("--omni-replica-address", "-ora", "omni_replica_address", default=None)
-def serve(model: str | None, model_flag: str | None, headless: bool, **params: Any) -> None:
+def serve(model: str | None, model_flag: str | None, headless: bool, dry_run: bool, **params: Any) -> None:
     """Serve MODEL with the OpenAI API."""
     typed = typed_values({"model": model or model_flag, **params})
     if headless:
         _run_headless(typed)
-    for key in ("stage_id", "omni_replica_address"):
-        if key in typed:
-            raise click.UsageError(f"--{key.replace('_', '-')} belongs to `omni-app headless`")
+    sys.exit(_reporting(_serve, typed, dry_run))
+
+
+def _serve(typed: dict[str, Any], dry_run: bool) -> int:
+    if "stage_id" in typed or "omni_replica_address" in typed:
+        raise ConfigError(_not_of_serve(typed))
+    if dry_run:
+        from app.console.show import run as show
+
+        return show(typed)
     from app.console.serve import run
 
-    sys.exit(_reporting(run, typed))
+    return run(typed)
+
+
+def _not_of_serve(typed: dict[str, Any]) -> list[str]:
+    problems = []
+    if "stage_id" in typed:
+        problems.append(
+            "--stage-id belongs to `omni-app headless` (or `serve --headless`). A server that runs only one stage "
+            "itself and leaves the others to headless replicas comes with part 7 of the project"
+        )
+    if "omni_replica_address" in typed:
+        problems.append("--omni-replica-address belongs to `omni-app headless` (or `serve --headless`)")
+    return problems
 
 
 @cli.command(cls=FlagCommand, takes="headless")
 @click.argument("model", required=False)
 @click.option("--model", "model_flag", default=None)
+@click.option("--omni", is_flag=True, expose_value=False)
 def headless(model: str | None, model_flag: str | None, **params: Any) -> None:
     """Run one stage of MODEL here for a server that runs elsewhere."""
     _run_headless(typed_values({"model": model or model_flag, **params}))
@@ -58,18 +80,54 @@ def headless(model: str | None, model_flag: str | None, **params: Any) -> None:
 @cli.command(cls=FlagCommand, takes="serve")
 @click.argument("model", required=False)
 @click.option("--model", "model_flag", default=None)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def config(model: str | None, model_flag: str | None, as_json: bool, **params: Any) -> None:
+@click.option("--omni", is_flag=True, expose_value=False)
+@click.option("--json", "as_json", is_flag=True)
+@click.option("--convert", "convert", default=None, metavar="FILE")
+def config(model: str | None, model_flag: str | None, as_json: bool, convert: str | None, **params: Any) -> None:
     """Print the resolved settings and where each value comes from."""
+    if convert is not None:
+        sys.exit(_reporting(_convert, convert))
     from app.console.show import run
 
     sys.exit(_reporting(run, typed_values({"model": model or model_flag, **params}), as_json))
+
+
+def _convert(file: str) -> int:
+    from app.settings.convert import convert_file
+
+    try:
+        click.echo(convert_file(Path(file)), nl=False)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    return 0
 
 
 @cli.command()
 def version() -> None:
     """Print the version."""
     click.echo(f"omni-app {__version__} (Python {sys.version.split()[0]})")
+
+
+@cli.command()
+def env() -> None:
+    """Print what to paste into a bug report: versions, devices, variables."""
+    from app.console.environment import report
+
+    click.echo(report())
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that completes commands and flags in SHELL.
+
+    For bash: omni-app completion bash > ~/.local/share/bash-completion/completions/omni-app
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "omni-app", "_OMNI_APP_COMPLETE").source())
 
 
 def _run_headless(typed: dict[str, Any]) -> None:

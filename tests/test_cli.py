@@ -93,10 +93,7 @@ def test_help_topics(words: list[str], shown: list[str], hidden: list[str]) -> N
     [
         (["serve"], "no model: set OMNI_MODEL"),
         (["serve", "--omni", "--port", "8091"], "no model"),
-        (
-            ["serve", "demo", "--prot", "1"],
-            "No such option '--prot'. (Did you mean one of: '--boot', '--host', '--port'",
-        ),
+        (["serve", "demo", "--prot", "1"], "there is no flag --prot (did you mean --port?)"),
         (["serve", "demo", "--workers", "x"], "flag --workers: expected a whole number, got 'x'"),
         (["serve", "demo", "--stage-id", "0"], "--stage-id belongs to `omni-app headless`"),
         (["serve", "demo", "--help=nothing-such"], "no flag has 'nothing-such' in its name"),
@@ -108,7 +105,13 @@ def test_help_topics(words: list[str], shown: list[str], hidden: list[str]) -> N
         ),
         (["headless", "demo", "--stage-id", "0"], "--omni-master-port is missing"),
         (["serve", "demo", "--headless", "--stage-id", "0"], "--omni-master-port is missing"),
-        (["headless", "demo", "--workers", "2"], "No such option '--workers'"),
+        (["headless", "demo", "--workers", "2"], "--workers belongs to `omni-app serve`"),
+        (
+            ["serve", "demo", "--headless", "--stage-id", "0", "-omp", "1", "--api-server-count", "2"],
+            "--workers (--api-server-count) and --headless exclude each other",
+        ),
+        (["serve", "demo", "-ora", "10.0.0.1"], "--omni-replica-address belongs to `omni-app headless`"),
+        (["config", "--convert", "/nope.yaml"], "/nope.yaml: cannot be read: No such file or directory"),
     ],
 )
 def test_mistakes_end_with_code_2_and_say_what_is_wrong(words: list[str], message: str) -> None:
@@ -122,6 +125,43 @@ def test_all_mistakes_are_told_at_once() -> None:
     result = omni("serve", "demo", "--port", "x", "--workers", "0", OMNI_BOOT="never")
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 3
+
+
+def test_a_dry_run_prints_what_config_prints() -> None:
+    words = ("demo", "--port", "9000", "--max-model-len", "1k")
+    dry, config = omni("serve", *words, "--dry-run"), omni("config", *words)
+    assert (dry.returncode, dry.stderr) == (0, "")
+    assert dry.stdout == config.stdout
+    assert "# stages:\n#   request -> [0 text: llm" in dry.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    assert "_OMNI_APP_COMPLETE" in omni("completion", shell).stdout
+
+
+def test_completion_of_flags_and_choices() -> None:
+    def complete(line: str) -> list[str]:
+        words = line.split(" ")
+        variables = {"_OMNI_APP_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+        return [answer.partition(",")[2] for answer in omni(**variables).stdout.splitlines()]
+
+    assert complete("omni-app serve demo --max-num-")[:2] == ["--max-num-seqs", "--max-num-batched-tokens"]
+    assert complete("omni-app serve demo --boot b") == ["blocking", "background"]
+    assert complete("omni-app serve demo --log-st") == [], "it is refused"
+    assert {"serve", "headless", "config"} <= set(complete("omni-app "))
+
+
+def test_env() -> None:
+    result = omni("env", OMNI_PORT="9000")
+    assert result.returncode == 0
+    assert "OMNI_PORT=9000" in result.stdout
+
+
+def test_an_old_deploy_file_is_converted(tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text("stage_args: [{stage_id: 0, runtime: {devices: '0'}}]")
+    result = omni("config", "--convert", "old.yaml", cwd=tmp_path)
+    assert (result.returncode, result.stdout.splitlines()[-3:]) == (0, ["stages:", "- stage_id: 0", "  devices: '0'"])
 
 
 def test_the_old_way_of_typing_means_the_same(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import click
 from app.cluster.headless import run as run_replica
 from app.cluster.rundir import StartupError
 from app.console.progress import Progress
+from app.settings import engines
+from app.settings.flags import flags
 from app.settings.models import prepare
 from app.settings.problems import ConfigError
 from app.settings.resolve import examine
@@ -25,12 +27,16 @@ def run(typed: Mapping[str, Any]) -> int:
     Raises:
         ConfigError: what was typed cannot work.
     """
-    resolution = examine(typed, os.environ, source="flag")
+    resolution = examine(typed, os.environ, source="flag", ask_hub=True)
     for warning in resolution.warnings:
         click.echo(f"omni-app: warning: {warning}", err=True)
+    _check_commands(typed)
     stage_id = _stage_id(typed, [stage.stage_id for stage in resolution.settings.stages])
     if not resolution.settings.master.port:
         raise ConfigError(["--omni-master-port is missing: the port that the server was given with the same flag"])
+    stage = [stage for stage in resolution.settings.stages if stage.stage_id == stage_id]
+    if missing := list(engines.problems(stage)):
+        raise ConfigError(missing)
     send_errors_to(resolution.settings.log.file)
     configure_logging(resolution.settings.log)
     try:
@@ -41,6 +47,20 @@ def run(typed: Mapping[str, Any]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _check_commands(typed: Mapping[str, Any]) -> None:
+    """`serve --headless` parses the flags of `serve`, and a replica has no HTTP server.
+
+    Raises:
+        ConfigError: HTTP workers are asked for.
+    """
+    others = [flag for flag in flags() if flag.key in typed and "headless" not in flag.commands]
+    for flag in others:
+        if flag.key != "workers":
+            click.echo(f"omni-app: warning: --{flag.name} has no effect on a headless replica", err=True)
+    if any(flag.key == "workers" for flag in others):
+        raise ConfigError(["--workers (--api-server-count) and --headless exclude each other: a replica has no HTTP"])
 
 
 def _stage_id(typed: Mapping[str, Any], known: list[int]) -> int:

@@ -11,7 +11,8 @@ from app.settings.flags import GROUPS, Flag, flags
 
 USAGE = {
     "serve": (
-        "Serve MODEL with the OpenAI API. MODEL is a directory or a hub id; `demo` needs no download and no GPU.",
+        "Serve MODEL with the OpenAI API. MODEL is a directory or a hub id; `demo` needs no download and no GPU. "
+        "With --dry-run, only print what `omni-app config` prints. --headless is another way to type `headless`.",
         "omni-app serve demo",
     ),
     "headless": (
@@ -19,7 +20,8 @@ USAGE = {
         "omni-app headless MODEL --stage-id 0 --omni-master-address HOST --omni-master-port PORT",
     ),
     "config": (
-        "Print the resolved settings of `serve MODEL [flags]` and where each value comes from; --json for JSON.",
+        "Print the resolved settings of `serve MODEL [flags]` and where each value comes from; --json for JSON. "
+        "--convert FILE prints a deploy file of the old form (stage_args) in the new one.",
         "omni-app config demo --port 9000",
     ),
 }

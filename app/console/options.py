@@ -9,6 +9,7 @@ import click
 
 from app.console.dotted import join_dotted
 from app.console.helptext import show_help
+from app.console.unknown import check_options
 from app.settings.flags import Command, Flag, flags
 
 
@@ -34,7 +35,10 @@ class FlagCommand(click.Command):
         return [*self.params, *self._options]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, join_dotted(spread_lists(args)))
+        words = join_dotted(spread_lists(args))
+        if not ctx.resilient_parsing:
+            check_options(words, self.get_params(ctx), ctx)
+        return super().parse_args(ctx, words)
 
 
 def _dashes(word: str) -> str:
@@ -74,8 +78,14 @@ def _option(flag: Flag) -> click.Option:
     """The values stay text here: resolve() converts them, so that all mistakes are told at once."""
     if flag.kind == "bool":
         names = [f"--{flag.name}/--no-{flag.name}", *flag.aliases, flag.key]
-        return click.Option(names, default=None)
-    return click.Option([*flag.options, flag.key], default=None, multiple=flag.kind == "list")
+        return click.Option(names, default=None, hidden=flag.status != "works")
+    return click.Option(
+        [*flag.options, flag.key],
+        default=None,
+        multiple=flag.kind == "list",
+        hidden=flag.status != "works",
+        shell_complete=lambda _ctx, _param, start: [word for word in flag.choices if word.startswith(start)],
+    )
 
 
 def _help_option() -> click.Option:

@@ -17,7 +17,9 @@ from app.asgi import DEFAULT_MOUNT, granian_target
 from app.cluster.process import python_command
 from app.cluster.rundir import RunDir
 from app.console.report import Server
+from app.settings import engines
 from app.settings.environment import SETTINGS_FILE
+from app.settings.problems import ConfigError
 from app.settings.resolve import examine
 from app.settings.schema import ServerConfig, Settings
 from app.telemetry.logging import send_errors_to
@@ -34,9 +36,11 @@ def run(typed: Mapping[str, Any]) -> int:
     Raises:
         ConfigError: what was typed cannot work.
     """
-    resolution = examine(typed, os.environ, source="flag")
+    resolution = examine(typed, os.environ, source="flag", ask_hub=True)
     for warning in resolution.warnings:
         click.echo(f"omni-app: warning: {warning}", err=True)
+    if missing := list(engines.problems(resolution.settings.stages)):
+        raise ConfigError(missing)
     server = resolution.settings.server
     try:
         address = numeric_address(server)

@@ -9,6 +9,8 @@ from typing import Any
 import click
 import msgspec
 
+from app.console import plan
+from app.settings import engines
 from app.settings.flags import Flag, flags
 from app.settings.resolve import Resolution, examine
 
@@ -16,29 +18,39 @@ _HIDDEN = "(hidden)"
 _COLUMN = 44
 
 
-def run(typed: Mapping[str, Any], as_json: bool) -> int:
+def run(typed: Mapping[str, Any], as_json: bool = False) -> int:
     """Print the configuration that `serve` would use; the exit code.
 
     Raises:
         ConfigError: what was typed cannot work.
     """
-    resolution = examine(typed, os.environ, source="flag")
+    resolution = examine(typed, os.environ, source="flag", ask_hub=True)
     click.echo(as_json_text(resolution) if as_json else as_yaml(resolution))
     return 0
 
 
 def as_json_text(resolution: Resolution) -> str:
-    """Settings, origins and warnings as one JSON object."""
-    content = {"settings": _visible(resolution), "warnings": resolution.warnings}
+    """Settings, origins, memory needs and warnings as one JSON object."""
+    content = {
+        "settings": _visible(resolution),
+        "memory": plan.needs(resolution.settings),
+        "warnings": _warnings(resolution),
+    }
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
 
 
 def as_yaml(resolution: Resolution) -> str:
-    """YAML with the origin of each value in a comment, then the warnings."""
+    """YAML with the origin of each value in a comment, then stages and memory, then the warnings."""
     settings = _visible(resolution)
     origins = settings.pop("origins")
     lines = list(_lines(settings, origins, "", 0))
-    return "\n".join([*lines, *(f"# warning: {warning}" for warning in resolution.warnings)])
+    lines += (f"# {line}" for line in plan.as_lines(resolution.settings))
+    lines += (f"# warning: {warning}" for warning in _warnings(resolution))
+    return "\n".join(lines)
+
+
+def _warnings(resolution: Resolution) -> list[str]:
+    return [*resolution.warnings, *engines.problems(resolution.settings.stages)]
 
 
 def _visible(resolution: Resolution) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Hub:
         Raises:
             ValueError: there is no such model, or no pipeline for it.
         """
-        snapshot = self._snapshot(model, revision, cache)
+        snapshot = self.snapshot(model, revision, cache)
         if snapshot is not None:
             return inspect(snapshot)
         if any(self._environ.get(name, "").lower() in _TRUE for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
@@ -77,7 +77,7 @@ class Hub:
         except ValueError as error:
             raise ValueError(f"the model {model} cannot be served: {error}") from None
 
-    def _snapshot(self, model: str, revision: str, cache: str) -> Path | None:
+    def snapshot(self, model: str, revision: str, cache: str) -> Path | None:
         """The directory in the cache, if its files are there."""
         home = self._environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
         base = Path(cache or self._environ.get("HF_HUB_CACHE") or Path(home) / "hub")

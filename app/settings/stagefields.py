@@ -73,6 +73,8 @@ class _Checker:
         elif flag is not None:
             self._take_argument(flag, key, value, key)
             self.named.add(key)
+        elif key in DECIDED_BY_PIPELINE:
+            self._problems.append(f"{self._where}.{key}: the pipeline decides it, no file can; remove it")
         else:
             self._problems.append(f"{self._where}: {_unknown(key)}")
 
@@ -115,6 +117,20 @@ class _Checker:
             return None
 
 
+DECIDED_BY_PIPELINE = frozenset(
+    {
+        "stage_type",
+        "engine_input_source",
+        "input_sources",
+        "final_output",
+        "final_output_type",
+        "is_comprehension",
+        "custom_process_input_func",
+        "model_stage",
+        "execution_type",
+    }
+)
+"""Keys of older deploy files that no file decides any more."""
 PLANNED_KEYS = {
     "async_chunk": 5,
     "output_connectors": 5,

@@ -1,0 +1,113 @@
+"""What `omni-app config` says about the stages beside their settings: how they are connected, what memory they need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from app.settings.devices import world_size
+from app.settings.hub import Hub
+from app.settings.pipelines import PIPELINES
+from app.settings.schema import Settings, StageConfig
+from app.settings.weights import Weights, read_weights
+
+
+class Need(msgspec.Struct, frozen=True):
+    """The weights of a stage, and their part on one device. Sizes in bytes; `note` says what is not known."""
+
+    stage_id: int
+    parameters: int | None = None
+    weights: int | None = None
+    weights_on_one_device: int | None = None
+    note: str = ""
+
+
+def graph(settings: Settings) -> list[str]:
+    """The stages as a small drawing, one line a stage, each under the one that feeds it."""
+    topology = PIPELINES[settings.pipeline].stages
+    sources = {stage_id: stage.sources for stage_id, stage in enumerate(topology)}
+    roots = [stage.stage_id for stage in settings.stages if not sources.get(stage.stage_id)]
+    by_id = {stage.stage_id: stage for stage in settings.stages}
+    return [line for root in roots for line in _draw(root, by_id, sources, 0)]
+
+
+def _draw(
+    stage_id: int, stages: dict[int, StageConfig], sources: dict[int, tuple[int, ...]], depth: int
+) -> Iterator[str]:
+    stage = stages[stage_id]
+    start = "request -> " if depth == 0 else "           " + "   " * (depth - 1) + "└─> "
+    replicas = f" x {stage.num_replicas}" if stage.num_replicas > 1 else ""
+    where = f" on {stage.devices}" if stage.devices else ""
+    end = f" -> {', '.join(stage.outputs)}" if stage.outputs else ""
+    yield f"{start}[{stage.stage_id} {stage.name}: {stage.kind}{replicas}{where}]{end}"
+    for follower, feeding in sources.items():
+        if stage_id in feeding:
+            yield from _draw(follower, stages, sources, depth + 1)
+
+
+def needs(settings: Settings) -> list[Need]:
+    """The memory of each stage's weights, as far as the model's files are on this machine."""
+    return [_need(stage) for stage in settings.stages]
+
+
+def _need(stage: StageConfig) -> Need:
+    if stage.kind == "stub":
+        return Need(stage.stage_id, 0, 0, 0)
+    directory = _directory(stage)
+    if directory is None:
+        return Need(stage.stage_id, note="not known before the model is on this machine")
+    try:
+        weights = read_weights(directory, str(stage.engine_args.get("dtype") or "auto"))
+    except ValueError as error:
+        return Need(stage.stage_id, note=str(error))
+    if weights is None:
+        return Need(stage.stage_id, note=f"{directory} has no safetensors files")
+    return Need(stage.stage_id, weights.parameters, weights.size, _share(stage, weights))
+
+
+def _share(stage: StageConfig, weights: Weights) -> int:
+    return -(-weights.size // (world_size(stage) // int(stage.engine_args.get("data_parallel_size") or 1)))
+
+
+def _directory(stage: StageConfig) -> Path | None:
+    path = Path(stage.model).expanduser()
+    if path.is_dir():
+        return path
+    arguments = stage.engine_args
+    revision, cache = str(arguments.get("revision") or "main"), str(arguments.get("download_dir") or "")
+    return Hub(os.environ, []).snapshot(stage.model, revision, cache)
+
+
+def as_lines(settings: Settings) -> list[str]:
+    """The drawing and the memory, for people."""
+    lines = ["stages:", *(f"  {line}" for line in graph(settings)), "memory:"]
+    for need, stage in zip(needs(settings), settings.stages, strict=True):
+        lines.append(f"  stage {stage.stage_id} ({stage.name}): {_in_words(need, stage)}")
+    return lines
+
+
+def _in_words(need: Need, stage: StageConfig) -> str:
+    if need.weights is None or need.parameters is None or need.weights_on_one_device is None:
+        return need.note
+    text = f"weights {_bytes(need.weights)} ({need.parameters / 1e6:,.1f} million parameters)"
+    if need.weights_on_one_device < need.weights:
+        text += f", {_bytes(need.weights_on_one_device)} on each device"
+    if stage.num_replicas > 1:
+        text += f", {stage.num_replicas} times"
+    return f"{text}; {_cache(stage)}" if stage.kind == "llm" else text
+
+
+def _cache(stage: StageConfig) -> str:
+    arguments = stage.engine_args
+    if size := arguments.get("kv_cache_memory_bytes"):
+        return f"KV cache {_bytes(int(size))}"
+    if share := arguments.get("gpu_memory_utilization"):
+        return f"with the KV cache {share:.0%} of a device"
+    return "the KV cache takes what vLLM's default leaves"
+
+
+def _bytes(size: int) -> str:
+    return f"{size / (1 << 30):.2f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.1f} MiB"

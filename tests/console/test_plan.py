@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from app.console.plan import as_lines, graph, needs
+from app.settings.resolve import examine
+from app.settings.schema import Settings
+from tests.settings.test_weights import write
+
+
+def language_model(directory: Path, **typed: Any) -> Settings:
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text('{"model_type": "qwen3"}')
+    write(directory / "model.safetensors", a=("BF16", [1024, 1024]))
+    return examine({"model": str(directory), **typed}, {}).settings
+
+
+def test_the_memory_of_a_stage(tmp_path: Path) -> None:
+    [need] = needs(language_model(tmp_path / "m"))
+    assert (need.parameters, need.weights, need.weights_on_one_device) == (1 << 20, 2 << 20, 2 << 20)
+    settings = language_model(tmp_path / "m", tensor_parallel_size=2, dtype="float32", gpu_memory_utilization=0.5)
+    assert as_lines(settings) == [
+        "stages:",
+        "  request -> [0 llm: llm] -> text",
+        "memory:",
+        "  stage 0 (llm): weights 4.0 MiB (1.0 million parameters), 2.0 MiB on each device; "
+        "with the KV cache 50% of a device",
+    ]
+
+
+def test_data_parallel_ranks_hold_all_weights(tmp_path: Path) -> None:
+    [need] = needs(language_model(tmp_path / "m", tensor_parallel_size=2, data_parallel_size=2))
+    assert need.weights_on_one_device == 1 << 20
+
+
+def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+    assert needs(examine({"model": "demo"}, {}).settings)[0].note == "not known before the model is on this machine"
+    settings = language_model(tmp_path / "m")
+    (tmp_path / "m" / "model.safetensors").write_bytes(b"broken")
+    assert "model.safetensors cannot be read" in needs(settings)[0].note
+
+
+def test_the_drawing(tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text("pipeline: stub\nstages: [{stage_id: 0, num_replicas: 2, devices: cpu}, {stage_id: 1, name: b}]")
+    settings = examine({"model": "stub", "deploy_config": str(file)}, {}).settings
+    assert graph(settings) == [
+        "request -> [0 stub: stub x 2 on cpu] -> text",
+        "request -> [1 b: stub] -> text",
+    ]
+
+
+def test_a_stage_stands_under_the_one_that_feeds_it() -> None:
+    settings = examine({"model": "demo"}, {}).settings
+    [stage] = settings.stages
+    settings.pipeline = "qwen3_omni_moe"
+    settings.stages = [
+        type(stage)(stage_id=0, name="thinker", kind="llm", model="m"),
+        type(stage)(stage_id=1, name="talker", kind="llm", model="m", entry=False, outputs=[]),
+        type(stage)(stage_id=2, name="code2wav", kind="llm", model="m", entry=False, outputs=["audio"]),
+    ]
+    assert graph(settings) == [
+        "request -> [0 thinker: llm] -> text",
+        "           └─> [1 talker: llm]",
+        "              └─> [2 code2wav: llm] -> audio",
+    ]

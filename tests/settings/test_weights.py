@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.settings.weights import Weights, read_weights
+
+
+def write(file: Path, **tensors: Any) -> None:
+    """A safetensors file whose data is left out: headers are all that is read."""
+    entries = {
+        name: {"dtype": dtype, "shape": shape, "data_offsets": [0, 0]} for name, (dtype, shape) in tensors.items()
+    }
+    header = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(struct.pack("<Q", len(header)) + header)
+
+
+def test_all_files_are_summed(tmp_path: Path) -> None:
+    write(tmp_path / "model-1.safetensors", a=("BF16", [10, 20]), b=("I8", [100]))
+    write(tmp_path / "vae" / "model.safetensors", c=("F32", [50]), scalar=("F32", []))
+    assert read_weights(tmp_path) == Weights(351, 400 + 100 + 102)
+    assert read_weights(tmp_path, "float32") == Weights(351, 800 + 100 + 204)
+
+
+def test_where_there_are_none(tmp_path: Path) -> None:
+    assert read_weights(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"short", struct.pack("<Q", 1 << 40), struct.pack("<Q", 4) + b"nope"])
+def test_a_broken_file_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"x\.safetensors"):
+        read_weights(tmp_path)
