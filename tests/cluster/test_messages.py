@@ -30,7 +30,7 @@ REGISTRY: list[m.Message] = [
     m.Welcome(1, 0.5),
     m.Refused("reason"),
     m.Reregister(),
-    m.Heartbeat("up", 4, m.Load(1, 0, 9), "loading"),
+    m.Heartbeat("up", 4, m.Load(1, 0, 9)),
     m.Ready(m.Capabilities(["chat"], 10, ["text"], ["text", "audio"], 8)),
     m.Subscribe(m.PROTOCOL, "client", 5),
     m.Membership(3, 4, [INFO], [(0, 1, 2)], [ADAPTER]),
