@@ -144,7 +144,7 @@ def test_completion_of_flags_and_choices() -> None:
     def complete(line: str) -> list[str]:
         words = line.split(" ")
         variables = {"_OMNI_APP_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-        return [answer.partition(",")[2] for answer in omni(**variables).stdout.splitlines()]
+        return [answer.partition(",")[2] for answer in omni(**variables).stdout.split()]
 
     assert complete("omni-app serve demo --max-num-")[:2] == ["--max-num-seqs", "--max-num-batched-tokens"]
     assert complete("omni-app serve demo --boot b") == ["blocking", "background"]

@@ -57,6 +57,9 @@ def parse(stage: StageConfig, served_model_names: list[str], defaults: dict[str,
         args: argparse.Namespace = parser.parse_args(argv)
     except (ValueError, TypeError) as error:
         raise EngineArgumentError(str(error)) from error
+    for name, value in chosen.items():
+        if value is False:
+            setattr(args, name, False)
     return args
 
 
@@ -100,12 +103,10 @@ def _sampling_defaults(stage: StageConfig) -> dict[str, Any]:
 def _flag(name: str, value: Any) -> list[str]:
     option = "--" + name.replace("_", "-")
     match value:
-        case None:
-            return []
+        case None | False:
+            return []  # some of vLLM's switches have no --no- form; parse() sets what is off itself
         case True:
             return [option]
-        case False:
-            return ["--no-" + option[2:]]
         case dict():
             return [option, json.dumps(value)]
         case list():

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.engines.llm.arguments import EngineArgumentError, parse
+from app.settings.flags import flags
 from app.settings.schema import StageConfig
 
 
@@ -52,6 +53,14 @@ def test_values_that_look_like_options_arrive() -> None:
 def test_typed_wins_over_default() -> None:
     assert parse(stage(enforce_eager=False), ["x"], {"enforce_eager": True}).enforce_eager is False
     assert parse(stage(), ["x"], {"enforce_eager": True}).enforce_eager is True
+
+
+def test_every_switch_can_be_turned_off() -> None:
+    """Some of vLLM's switches have no --no- form."""
+    names = [flag.field for flag in flags() if flag.kind == "bool" and flag.status == "works" and "llm" in flag.kinds]
+    args = parse(stage(**dict.fromkeys(names, False)), ["x"], {})
+    assert [name for name in names if getattr(args, name) is not False] == []
+    assert len(names) > 50
 
 
 def test_sampling_defaults_become_the_generation_config() -> None:
