@@ -74,10 +74,20 @@ def test_commands_resolve(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     variables = dict(word.split("=", 1) for word in words if re.match(r"OMNI_\w+=", word))
     name, *arguments = words[words.index("omni-app") + 1 :]
     params = cli.commands[name].make_context(name, arguments).params
-    for file in ("x.yaml", "my.yaml"):
-        (tmp_path / file).write_text("stages: [{stage_id: 0}]")
     monkeypatch.chdir(tmp_path)
     examine({**typed_values(params), "model": params["model"] or params["model_flag"]}, variables, source="flag")
+
+
+def test_deploy_files_and_strategies_are_accepted(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    (tmp_path / "llm.yaml").write_text("stages: [{stage_id: 0}]")
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "configuration.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 2
+    for block in blocks:
+        file = tmp_path / "x.yaml"
+        file.write_text(block)
+        kind = "strategy_config" if block.startswith("strategies:") else "deploy_config"
+        examine({"model": str(tmp_path), kind: str(file)}, {})
 
 
 def test_the_granian_line_of_the_readme_is_the_one_that_is_tested() -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from app.settings import rules
 from app.settings.access import take_keys
+from app.settings.environment import SETTINGS_FILE
 from app.settings.flags import flags
 from app.settings.hub import Hub, LookUp
 from app.settings.problems import ConfigError
@@ -27,6 +28,8 @@ from app.settings.stages import ResolvedStages, resolve_stages
 __all__ = ["ConfigError", "Resolution", "examine", "resolve"]
 
 logger = logging.getLogger(__name__)
+
+_LISTENING = ("host", "port", "workers", "uds", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs")
 
 Section = TypeVar("Section", ServerConfig, MasterConfig, MediaConfig, LogConfig)
 
@@ -47,9 +50,19 @@ def resolve(
         ConfigError: with every problem that was found.
     """
     resolution = examine(typed, environ, source=source)
-    for warning in resolution.warnings:
+    for warning in (*resolution.warnings, *_idle(resolution.settings, environ)):
         logger.warning("%s", warning)
     return resolution.settings
+
+
+def _idle(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    """What only `omni-app serve` acts on, where another server runs the application."""
+    if SETTINGS_FILE in environ:
+        return
+    for field in _LISTENING:
+        origin = settings.origins.get(f"server.{field}", "default")
+        if origin != "default":
+            yield f"{origin}: only `omni-app serve` acts on it; tell the server that runs this application"
 
 
 def examine(

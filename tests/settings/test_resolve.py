@@ -209,6 +209,20 @@ def test_a_master_in_reach_of_others_needs_a_token() -> None:
     assert examine({**reachable, "omni_master_address": "localhost"}, {}).settings.master.port == 5000
 
 
+def test_what_another_server_does_not_act_on_is_a_warning(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    with caplog.at_level(logging.WARNING):
+        resolve({"model": "demo", "workers": 2}, {"OMNI_PORT": "9000", "OMNI_BOOT": "background"})
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{origin}: only `omni-app serve` acts on it; tell the server that runs this application"
+        for origin in ("env OMNI_PORT", "argument workers")
+    ]
+    caplog.clear()
+    typed = tmp_path / "typed.json"
+    typed.write_text('{"model": "demo", "port": "9000"}')
+    resolve({}, {"OMNI_SETTINGS_FILE": str(typed)})
+    assert caplog.records == []
+
+
 def test_warnings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         resolve({"model": "demo"}, {"OMNI_PROT": "1"})
