@@ -1,11 +1,12 @@
 # make demo   serve the demo on 127.0.0.1:8091
 # make test   everything that CI checks
+# make soak   the faults many times and an hour of mixed load; about three hours, result in docs/soak.md
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || echo python3.11)
 # cpu or cuda: which engine extra .venv gets
 ENGINE ?= cpu
 BIN := .venv/bin
 
-.PHONY: setup demo check test
+.PHONY: setup demo check test soak
 
 setup:
 	@$(PYTHON) scripts/setup.py $(ENGINE)
@@ -20,3 +21,6 @@ check: setup
 
 test: check
 	@$(BIN)/pytest
+
+soak: setup
+	@$(BIN)/python -m bench.soak

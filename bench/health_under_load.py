@@ -26,10 +26,11 @@ _PERIOD_S = 0.02
 class Prober:
     """Asks for /health all the time in a thread of its own, between `with` and its end."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, period_s: float = _PERIOD_S) -> None:
         self.times_s: list[float] = []
         self.failures: list[str] = []
         self._port = port
+        self._period_s = period_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="prober", daemon=True)
 
@@ -43,7 +44,7 @@ class Prober:
 
     def _run(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
-        while not self._stop.wait(_PERIOD_S):
+        while not self._stop.wait(self._period_s):
             begin = time.perf_counter()
             try:
                 connection.request("GET", "/health")

@@ -38,11 +38,16 @@ def free_port() -> int:
         return port
 
 
-def wait_for(condition: Callable[[], T], timeout: float, what: str, period: float = 0.05) -> T:
-    """The first true value of `condition`; AssertionError naming `what` after `timeout` seconds."""
+def wait_for(
+    condition: Callable[[], T], timeout: float, what: str, period: float = 0.05, *, server: Server | None = None
+) -> T:
+    """The first true value of `condition`; AssertionError naming `what` after `timeout` seconds, with the output of
+    `server` and what is left of it."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"timed out after {timeout} s waiting for {what}"
+        if time.monotonic() > deadline:
+            state = "" if server is None else f"\n{server.output()}\nleft: {server.leftovers()}"
+            raise AssertionError(f"timed out after {timeout} s waiting for {what}{state}")
         time.sleep(period)
     return value
 
@@ -148,7 +153,7 @@ class Server:
 
     def wait_ready(self, timeout: float = 30.0) -> Server:
         """Wait until it serves; fails at once with its output if it ends instead."""
-        wait_for(lambda: self.process.poll() is not None or self.answers(), timeout, f"the server\n{self.output()}")
+        wait_for(lambda: self.process.poll() is not None or self.answers(), timeout, "the server", server=self)
         assert self.process.poll() is None, f"it ended with {self.process.returncode}\n{self.output()}"
         return self
 
@@ -175,7 +180,7 @@ class Server:
         return self.wait(timeout)
 
     def assert_nothing_left(self, timeout: float = 15.0) -> None:
-        wait_for(lambda: not self.leftovers(), timeout, f"its end; left: {self.leftovers()}\n{self.output()}")
+        wait_for(lambda: not self.leftovers(), timeout, "its end", server=self)
 
     def destroy(self) -> None:
         """Kill whatever is left of it; for the end of a test."""

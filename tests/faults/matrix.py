@@ -134,7 +134,7 @@ def run(row: Row) -> None:
     env = {**ENV, "OMNI_STAGE_OVERRIDES": json.dumps({"0": {"engine_args": {"load_s": load_s}}})}
     with start_server(SERVE, env) as server:
         if row.moment == "loading":
-            wait_for(lambda: server.replica_sockets, 20, f"the load\n{server.output()}")
+            wait_for(lambda: server.replica_sockets, 20, "the load", server=server)
         else:
             wait_serving(server)
         streams = Streams(server, STREAMS, stub=SCRIPT).wait_begun() if row.moment == "streams" else None
@@ -151,7 +151,7 @@ def run(row: Row) -> None:
 def wait_serving(server: Server, workers: int = 2) -> None:
     """Wait until all its workers serve."""
     server.wait_ready(60)
-    wait_for(lambda: len(listeners(server)) == workers, 60, f"all workers\n{server.output()}")
+    wait_for(lambda: len(listeners(server)) == workers, 60, "all workers", server=server)
 
 
 def listeners(server: Server) -> set[str]:
@@ -167,7 +167,7 @@ def _strike(server: Server, row: Row, victim: int) -> None:
         time.sleep(HOLD_S)
         os.kill(victim, signal.SIGCONT)
     elif row.expected.outage:
-        wait_for(lambda: _is_down(server), _GIVEN_UP_S, f"/health to tell of the outage\n{server.output()}", 0.02)
+        wait_for(lambda: _is_down(server), _GIVEN_UP_S, "/health to tell of the outage", 0.02, server=server)
 
 
 def _is_down(server: Server) -> bool:
@@ -187,8 +187,8 @@ def _settle(server: Server, row: Row, victim: int) -> None:
 
 def _assert_serves(server: Server, row: Row, victim: int) -> None:
     expected = row.expected
-    wait_for(lambda: len(listeners(server)) == 2, expected.back_s + LOAD_S, f"both workers\n{server.output()}")
-    wait_for(server.answers, expected.back_s, f"its return\n{server.output()}")
+    wait_for(lambda: len(listeners(server)) == 2, expected.back_s + LOAD_S, "both workers", server=server)
+    wait_for(server.answers, expected.back_s, "its return", server=server)
     now = _VICTIMS[row.kind](server)
     assert (victim not in now) == expected.replaced, f"victim {victim}, now {now}\n{server.output()}"
     assert (len(server.workers), len(server.masters), len(server.replicas)) == (2, 1, 1), server.output()

@@ -73,7 +73,7 @@ class Streams:
 
     def wait_begun(self, limit_s: float = 20) -> Streams:
         """Wait until every stream has got a token."""
-        wait_for(lambda: all(x.began or x.outcome for x in self.all), limit_s, f"the streams\n{self._server.output()}")
+        wait_for(lambda: all(x.began or x.outcome for x in self.all), limit_s, "the streams", server=self._server)
         assert all(x.began for x in self.all), self.count()
         return self
 

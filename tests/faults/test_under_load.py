@@ -127,7 +127,7 @@ def test_the_loss_of_the_master_leaves_a_remote_replica_alone() -> None:
     with serving("--omni-master-port", port) as server:
         line = ("omni-app", "headless", "stub", "--stage-id", "0", "--omni-master-port", port)
         with start_server((*line, "--omni-master-address", "127.0.0.1")) as remote:
-            wait_for(lambda: replicas(server) == 2, 30, f"the remote replica\n{remote.output()}")
+            wait_for(lambda: replicas(server) == 2, 30, "the remote replica", server=remote)
             streams = Streams(server, 64, stub={"tokens": 30, "token_s": 0.1}).wait_begun()
             (master,) = server.masters
             os.kill(master, signal.SIGKILL)
@@ -135,7 +135,7 @@ def test_the_loss_of_the_master_leaves_a_remote_replica_alone() -> None:
             outcomes = streams.join()
             assert outcomes.keys() == {"done", "error"}, outcomes
             assert min(outcomes.values()) > 16, outcomes
-            wait_for(lambda: replicas(server) == 2, 20, f"both replicas\n{server.output()}\n{remote.output()}")
+            wait_for(lambda: replicas(server) == 2, 20, "both replicas", server=server)
             assert master not in server.masters
             assert server.stop() == 0
             server.assert_nothing_left()

@@ -1,0 +1,104 @@
+"""The rows of the soak: the kill matrix of tests/faults, start and stop loops, storms of clients that leave."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+import httpx
+
+from tests.faults import matrix
+from tests.faults.streams import Streams
+from tests.servers import Server, free_port, start_server, wait_for
+
+STORM = 200
+SETTLE_S = 10.0
+
+
+def start_and_stop(stop: str) -> None:
+    """Start, serve, end: nothing is left, and the port is free for the next one."""
+    port = free_port()
+    line = ("omni-app", "serve", "stub", "--port", str(port), "--workers", "2")
+    for _ in range(2):
+        with start_server(line, port=port) as server:
+            matrix.wait_serving(server)
+            assert matrix.ask(server).status_code == 200
+            getattr(server, stop)()
+            server.wait()
+            server.assert_nothing_left()
+
+
+def stop_at_a_random_moment() -> None:
+    """A stop signal somewhere in the start."""
+    with start_server(("omni-app", "serve", "stub", "--port", "{port}", "--workers", "2")) as server:
+        time.sleep(random.uniform(0.05, 3.0))
+        random.choice((server.terminate, server.press_ctrl_c))()
+        server.wait()
+        server.assert_nothing_left()
+
+
+def disconnect_storm() -> None:
+    """Many clients leave at random moments: no request, descriptor or memory is left of them."""
+    with start_server(matrix.SERVE) as server:
+        matrix.wait_serving(server)
+        _storm(server)
+        before = {pid: open_files(pid) for pid in (*server.workers, *server.replicas)}
+        for _ in range(5):
+            _storm(server)
+        assert matrix.ask(server).status_code == 200
+        after = {pid: open_files(pid) for pid in before}
+        assert all(after[pid] <= before[pid] + 2 for pid in before), f"open files: {before}, then {after}"
+        assert server.stop() == 0
+        server.assert_nothing_left()
+
+
+def _storm(server: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "stub": {"tokens": 10_000, "token_s": 0.05}}
+    with httpx.Client(limits=httpx.Limits(max_keepalive_connections=0)) as client:
+        for _ in range(STORM):
+            url = f"{server.url}/v1/chat/completions"
+            try:
+                with client.stream("POST", url, json=body | {"stream": random.random() < 0.7}, timeout=0.02) as answer:
+                    for _ in zip(range(random.randint(0, 3)), answer.iter_raw(), strict=False):
+                        pass
+            except httpx.TimeoutException:
+                continue  # it left while it waited
+    wait_for(lambda: load(server) == 0, SETTLE_S, "the work of clients that left to end", server=server)
+
+
+def load(server: Server) -> int:
+    """Requests in the engines, as their last heartbeat said."""
+    count: int = server.get("/load").json()["server_load"]
+    return count
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def replica_crash_loop() -> None:
+    """Five kills in a row amid streams; each time it comes back, and nobody waits for ever."""
+    with start_server(matrix.SERVE, matrix.ENV) as server:
+        matrix.wait_serving(server)
+        for _ in range(5):
+            streams = Streams(server, matrix.STREAMS, stub=matrix.SCRIPT).wait_begun()
+            os.kill(server.replicas[0], signal.SIGKILL)
+            assert streams.join().keys() == {"error"}
+            wait_for(server.answers, 30, "its return", 0.2, server=server)
+        assert server.stop() == 0
+        server.assert_nothing_left()
+
+
+ROWS: dict[str, Callable[[], None]] = {
+    **{f"matrix: {row.kind}, {row.fault}, {row.moment}": partial(matrix.run, row) for row in matrix.ROWS},
+    "start, stop (SIGTERM), again": partial(start_and_stop, "terminate"),
+    "start, stop (Ctrl-C), again": partial(start_and_stop, "press_ctrl_c"),
+    "start, kill -9, again": partial(start_and_stop, "kill"),
+    "stop at a random moment of the start": stop_at_a_random_moment,
+    f"6 x {STORM} clients that leave": disconnect_storm,
+    "5 x the replica killed amid streams": replica_crash_loop,
+}
