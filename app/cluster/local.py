@@ -56,10 +56,7 @@ class LocalReplica:
             await process.stdin.drain()
 
     def _environment(self) -> dict[str, str]:
-        environment = {"VLLM_LOGGING_LEVEL": "WARNING", **os.environ}
-        if self.spec.log.engine_level:
-            environment["VLLM_LOGGING_LEVEL"] = self.spec.log.engine_level.replace("trace", "debug").upper()
-        environment |= {**self.spec.stage.env, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, **self.spec.stage.env, "PYTHONUNBUFFERED": "1"}
         if self.spec.stage.devices not in ("", "cpu"):
             environment["CUDA_VISIBLE_DEVICES"] = replica_devices(self.spec.stage, self.spec.replica_id)
         return environment

@@ -82,6 +82,7 @@ class Supervisor:
             media=self._settings.media,
             log=self._settings.log,
             parent_pid=os.getpid(),
+            scratch=str(directory),
         )
 
     async def _start_one(self, replica: LocalReplica) -> None:

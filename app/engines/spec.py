@@ -11,7 +11,10 @@ EXIT_FAILED, EXIT_REFUSED = 1, 3
 
 
 class ReplicaSpec(msgspec.Struct, kw_only=True):
-    """One replica. `bind` is ipc://PATH or tcp://HOST:* ; `replica_id` -1: the master chooses it. Times in seconds."""
+    """One replica. `bind` is ipc://PATH or tcp://HOST:* ; `replica_id` -1: the master chooses it. Times in seconds.
+
+    `scratch`: a directory that goes when the server goes, for what an engine leaves in the file system.
+    """
 
     stage: StageConfig
     replica_id: int
@@ -22,5 +25,6 @@ class ReplicaSpec(msgspec.Struct, kw_only=True):
     shutdown_timeout: float
     slow_client_timeout: float
     parent_pid: int
+    scratch: str = ""
     media: MediaConfig = msgspec.field(default_factory=MediaConfig)
     log: LogConfig = msgspec.field(default_factory=LogConfig)

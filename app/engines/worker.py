@@ -42,7 +42,7 @@ def build_engine(spec: ReplicaSpec) -> Engine:
         case "llm":
             from app.engines.llm.engine import LlmEngine
 
-            return LlmEngine(spec.stage, spec.served_model_names, spec.media)
+            return LlmEngine(spec.stage, spec.served_model_names, spec.media, spec.log.engine_level, spec.scratch)
         case "stub":
             from app.engines.stub import StubEngine
 

@@ -13,7 +13,6 @@ import msgspec
 from app.cluster import messages as m
 from app.cluster.subscriber import Subscriber
 from app.cluster.transport import new_context
-from app.pipeline.connection import ReplicaLostError
 from app.pipeline.graph import Graph, unavailable
 from app.pipeline.pool import Holder, StagePool
 from app.pipeline.request import CREDIT_WINDOW, RequestStream
@@ -218,21 +217,3 @@ class Orchestrator:
             return_exceptions=True,
         )
         return [(x.info, y) for x, y in zip(connections, answers, strict=True) if isinstance(y, bytes | Exception)]
-
-    async def call(self, task: str, method: str, body: bytes) -> bytes:
-        """Ask an engine that answers `task`; JSON in, JSON out.
-
-        Raises:
-            ApiError: the engine's refusal, 503 without a replica, 504 after a minute.
-        """
-        pool = self._graph.entry_for(task)
-        connection = pool.pick(set())
-        if connection is None:
-            raise unavailable([pool.stage.name])
-        try:
-            async with asyncio.timeout(_CALL_TIMEOUT_S):
-                return await connection.call(method, body)
-        except TimeoutError:
-            raise ApiError(504, f"{method} took longer than {_CALL_TIMEOUT_S:g} s", code="timeout") from None
-        except ReplicaLostError:
-            raise unavailable([pool.stage.name]) from None

@@ -25,8 +25,17 @@ _SHUTDOWN_S = 3.0
 class LlmEngine:
     """Implements app.engines.base.Engine. Kinds: those of app.engines.llm.service; the body is the raw request."""
 
-    def __init__(self, stage: StageConfig, served_model_names: list[str], media: MediaConfig | None = None) -> None:
+    def __init__(
+        self,
+        stage: StageConfig,
+        served_model_names: list[str],
+        media: MediaConfig | None = None,
+        log_level: str = "",
+        scratch: str = "",
+    ) -> None:
         self._stage = stage
+        self._log_level = log_level
+        self._scratch = scratch
         self._media = media or MediaConfig()
         self._served_model_names = served_model_names
         # EngineCore dies with the *thread* that forked it (PR_SET_PDEATHSIG), so this one lives until stop().
@@ -55,7 +64,7 @@ class LlmEngine:
 
     def _load(self) -> tuple[Any, Frontend, StepMeter]:
         self._older_children = {child.pid for child in multiprocessing.active_children()}
-        plan = StartPlan(self._stage.engine_args)
+        plan = StartPlan(self._stage.engine_args, self._log_level, self._scratch)
         plan.prepare()
         args = arguments.parse(self._stage, self._served_model_names, plan.defaults())
         config = plan.configure(args)

@@ -78,8 +78,6 @@ class Service:
                 await self._adapters.unload(_decode_adapter(arguments).name)
             case "set_adapters" if self._adapters.supported:
                 await self._adapters.sync(_decode_adapters(arguments))
-            case _ if self._serving is not None:
-                return await self._serving.call(method, arguments)
             case _:
                 raise EngineError(Failed(404, f"this stage has no method {method!r}", "not_found_error"))
         return b"null"

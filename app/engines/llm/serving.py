@@ -12,9 +12,8 @@ import msgspec
 from vllm.entrypoints.generate.base.protocol import StreamOptions
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeChatRequest, TokenizeCompletionRequest
 
-from app.cluster.messages import Accepted, Done, Extra, Failed
+from app.cluster.messages import Accepted, Done, Extra
 from app.engines.base import EngineError, Request
 from app.engines.llm import bodies
 from app.engines.llm.blame import blamed
@@ -34,7 +33,6 @@ class Serving:
 
     def __init__(self, frontend: Frontend, state: SimpleNamespace) -> None:
         self._frontend = frontend
-        self._state = state
         # vLLM has just built these objects with two dozen settings each; ours differ in methods only.
         self._chat: ChatServing = state.openai_serving_chat
         self._chat.__class__ = ChatServing
@@ -131,39 +129,6 @@ class Serving:
     def _take_response(request: Request, response: Any, prompt: str) -> None:
         raise_if_error(response, prompt=prompt)
         ResponseReader(request.emit, prompt=prompt).take_response(response.model_dump(mode="json", exclude_none=True))
-
-    # ------------------------------------------------------------------------------------------------ calls
-
-    async def call(self, method: str, arguments: bytes) -> bytes:
-        """Answer "tokenize", "detokenize" or "models"; JSON in, JSON out.
-
-        Raises:
-            EngineError: unknown method, or arguments that vLLM refuses.
-        """
-        try:
-            answer = await self._call(method, arguments)
-        except Exception as error:
-            raise refusal(error, prompt="prompt") from error
-        raise_if_error(answer, prompt="prompt")
-        encoded: str = answer.model_dump_json(exclude_none=True)
-        return encoded.encode()
-
-    async def _call(self, method: str, arguments: bytes) -> Any:
-        tokenization = self._state.serving_tokenization
-        match method:
-            case "tokenize":
-                chat = "messages" in bodies.decode(arguments)
-                kind = TokenizeChatRequest if chat else TokenizeCompletionRequest
-                parsed = bodies.parse(arguments, kind, prompt="messages" if chat else "prompt")
-                return await tokenization.create_tokenize(parsed, None)
-            case "detokenize":
-                return await tokenization.create_detokenize(
-                    bodies.parse(arguments, DetokenizeRequest, prompt="tokens"), None
-                )
-            case "models":
-                return await self._state.openai_serving_models.show_available_models()
-            case _:
-                raise EngineError(Failed(404, f"an LLM stage has no method {method!r}", "not_found_error"))
 
 
 def _count_tokens(parsed: Any) -> bool:

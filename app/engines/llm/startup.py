@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.cluster.rundir import SOCKET_PATH_LIMIT
 from app.engines.llm import plugin
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from vllm.config import VllmConfig
 
+_SOCKET_NAME = "/" + "0" * 36
+"""vLLM names its sockets by a UUID."""
 _LEAST_CACHE_BYTES = 512 << 20
 _PARALLELISM = ("distributed_executor_backend", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _COMPILATION = ("enforce_eager", "compilation_config", "optimization_level")
@@ -30,9 +33,14 @@ def is_cpu_build() -> bool:
 
 
 class StartPlan:
-    """What vLLM gets beside the user's arguments. Make it, and call `prepare`, before vLLM is imported."""
+    """What vLLM gets beside the user's arguments. Make it, and call `prepare`, before vLLM is imported.
 
-    def __init__(self, engine_args: dict[str, Any]) -> None:
+    `log_level` "": what VLLM_LOGGING_LEVEL says, or warning. `scratch`: a directory for vLLM's sockets, or "".
+    """
+
+    def __init__(self, engine_args: dict[str, Any], log_level: str = "", scratch: str = "") -> None:
+        self._log_level = log_level
+        self._scratch = scratch
         self._cpu = is_cpu_build()
         self._one_process = self._cpu and not any(name in engine_args for name in _PARALLELISM)
         self._eager = self._cpu and not any(name in engine_args for name in _COMPILATION)
@@ -41,11 +49,15 @@ class StartPlan:
     def prepare(self) -> None:
         """Set the environment that vLLM and torch read when they are imported. A variable that is set stays."""
         plugin.protect_children()
+        if self._log_level:
+            os.environ["VLLM_LOGGING_LEVEL"] = self._log_level.replace("trace", "debug").upper()
         for name, value in self._environment().items():
             os.environ.setdefault(name, value)
 
     def _environment(self) -> dict[str, str]:
-        environment = {"VLLM_NO_USAGE_STATS": "1"}
+        environment = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+        if self._scratch and len(self._scratch) + len(_SOCKET_NAME) <= SOCKET_PATH_LIMIT:
+            environment["VLLM_RPC_BASE_PATH"] = self._scratch  # a killed replica's sockets go with the run directory
         if not self._cpu:
             # As `vllm serve` does: a fork would inherit whatever the replica did to the device.
             return environment | {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}

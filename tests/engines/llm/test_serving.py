@@ -220,26 +220,6 @@ async def test_reasoning_is_told_apart(engine: LlmEngine, hello: Any) -> None:
         assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 8}
 
 
-@pytest.mark.parametrize("method", ["tokenize", "detokenize", "models"])
-async def test_calls(engine: LlmEngine, method: str) -> None:
-    arguments = {"tokenize": {"prompt": "ab"}, "detokenize": {"tokens": [64, 65]}, "models": {}}[method]
-    answer = json.loads(await engine.call(method, json.dumps(arguments).encode()))
-    match method:
-        case "tokenize":
-            assert answer == {"count": 2, "max_model_len": 1024, "tokens": [64, 65]}
-        case "detokenize":
-            assert answer == {"prompt": "ab"}
-        case _:
-            assert [card["id"] for card in answer["data"]] == ["tiny", "tiny-alias"]
-            assert {card["max_model_len"] for card in answer["data"]} == {1024}
-
-
-async def test_chat_can_be_tokenized(engine: LlmEngine, hello: Any) -> None:
-    answer = json.loads(await engine.call("tokenize", json.dumps({"messages": hello}).encode()))
-    chat = (await run(engine, "chat", {"messages": hello, "max_tokens": 1})).answer()
-    assert answer["count"] == chat["usage"]["prompt"]
-
-
 async def test_unknown_call(engine: LlmEngine) -> None:
     with pytest.raises(EngineError, match="no method 'dance'"):
         await engine.call("dance", b"{}")

@@ -31,7 +31,7 @@ def test_nothing_of_it_reaches_cuda(build: Any, monkeypatch: pytest.MonkeyPatch)
     assert plan.defaults() == {}
     environ = environment(plan, monkeypatch)
     assert environ.pop("VLLM_WORKER_MULTIPROC_METHOD") == "spawn"
-    assert environ.keys() == {"VLLM_NO_USAGE_STATS"}
+    assert environ == {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 
 
 def test_cpu_runs_one_eager_process(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,3 +71,13 @@ def test_this_machine_has_a_cpu_build() -> None:
     import torch
 
     assert startup.is_cpu_build() == (torch.version.cuda is None)
+
+
+def test_vllm_says_as_much_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment(StartPlan({}), monkeypatch, VLLM_LOGGING_LEVEL="INFO")["VLLM_LOGGING_LEVEL"] == "INFO"
+    assert environment(StartPlan({}, "trace"), monkeypatch, VLLM_LOGGING_LEVEL="INFO")["VLLM_LOGGING_LEVEL"] == "DEBUG"
+
+
+def test_sockets_go_to_the_scratch_directory_where_their_names_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment(StartPlan({}, scratch="/run/omni/x"), monkeypatch)["VLLM_RPC_BASE_PATH"] == "/run/omni/x"
+    assert "VLLM_RPC_BASE_PATH" not in environment(StartPlan({}, scratch="/run/" + "x" * 80), monkeypatch)
