@@ -16,6 +16,7 @@ from app.asgi import failure_message
 from app.cluster.rundir import RunDir, StartupError, sweep
 from app.cluster.runtime import Attachment, Interrupted
 from app.granian_worker import exit_with_parent
+from app.routes.body import end_uploads
 from app.signals import Shutdown, watch_shutdown
 from app.telemetry.metrics import Metrics
 
@@ -50,7 +51,7 @@ async def run_engine(app: Litestar) -> AsyncIterator[None]:
             yield
         finally:
             shutdown.event.set()
-            app.state.draining.set()
+            _end_requests(app)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -100,9 +101,14 @@ async def _drain(app: OmniApp, shutdown: Shutdown) -> None:
         await asyncio.wait_for(shutdown.at_once.wait(), limit)
     except TimeoutError:
         logger.warning("requests still run %g s after the stop signal (--shutdown-timeout); aborting them", limit)
-    app.state.draining.set()
+    _end_requests(app)
     await asyncio.sleep(LAST_WORDS_S)
     await app.state.orchestrator.stop()
+
+
+def _end_requests(app: OmniApp) -> None:
+    app.state.draining.set()
+    end_uploads(app)
 
 
 def die(message: str) -> NoReturn:

@@ -69,7 +69,8 @@ class OmniApp(Litestar):
         if scope["type"] == ScopeType.HTTP:
             upload = Upload(receive)
             await traced(self._answer, scope, upload.receive, send)
-            await upload.discard_rest()
+            if not self.state.stopping.is_set():
+                await upload.discard_rest()
         else:
             await super().__call__(scope, receive, send)
 
@@ -211,7 +212,7 @@ def build(settings: Settings | None = None, *, mount: str | None = None, **flags
         request_max_body_size=adopted.server.max_body_bytes,
     )
     app.mount = name
-    app.state.stopping, app.state.draining = asyncio.Event(), asyncio.Event()
+    app.state.stopping, app.state.draining, app.state.uploads = asyncio.Event(), asyncio.Event(), set()
     app.state.metrics = Metrics()
     app.use(adopted)
     return app

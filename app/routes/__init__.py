@@ -2,7 +2,7 @@
 
 An application is assembled from `handlers`, `exception_handlers` and `app.routes.docs.openapi_config()`, with
 `request_max_body_size` set to the limit of the settings; its ASGI entry runs every HTTP request through
-`app.routes.trace.traced`. Handlers read `app.state`: orchestrator, settings, stopping, draining (app.routes.state).
+`app.routes.trace.traced`. Handlers read `app.state`, which app.routes.state describes.
 """
 
 from __future__ import annotations

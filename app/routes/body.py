@@ -1,29 +1,74 @@
-"""Reading a JSON request body."""
+"""Reading a request body: within the limits of size and patience, and no longer than the server has time."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from litestar import Request
+from litestar import Litestar, Request
 from litestar.exceptions import InternalServerException
 
 from app.protocol.errors import ApiError
-from app.routes.errors import ClientGoneError
+from app.routes.errors import ClientGoneError, shutting_down
+from app.routes.state import draining, settings, uploads
 
 
 async def json_body(request: Request[Any, Any, Any]) -> bytes:
     """The body as it came, at most as long as the server's limit.
 
     Raises:
-        ApiError: 415, it is declared to be something else than JSON.
-        RequestEntityTooLarge: 413, by its Content-Length or once the limit has been received.
-        ClientGoneError: the client left before the end of it.
+        ApiError: 415, it is declared to be something else than JSON; and what `read_body` raises.
     """
     _require_json(request)
+    return await read_body(request)
+
+
+async def read_body(request: Request[Any, Any, Any]) -> bytes:
+    """The body as it came, whatever it is.
+
+    Raises:
+        RequestEntityTooLarge: 413, by its Content-Length or once the limit has been received.
+        ApiError: 408, nothing more of it came; 503, the server has no more time.
+        ClientGoneError: the client left before the end of it.
+    """
+    reading = uploads(request.app)
+    patience = asyncio.timeout(settings(request.app).server.slow_client_timeout_s)
+    reading.add(patience)
     try:
-        return await request.body()
+        async with patience:
+            return b"".join(await _pieces(request, patience))
     except InternalServerException:  # Litestar's word for a disconnect in the middle of a body
         raise ClientGoneError from None
+    except TimeoutError:
+        raise _too_late(request) from None
+    finally:
+        reading.discard(patience)
+
+
+async def _pieces(request: Request[Any, Any, Any], patience: asyncio.Timeout) -> list[bytes]:
+    clock, limit_s = asyncio.get_running_loop().time, settings(request.app).server.slow_client_timeout_s
+    pieces = []
+    async for piece in request.stream():
+        pieces.append(piece)
+        if not patience.expired() and not draining(request.app).is_set():
+            patience.reschedule(clock() + limit_s)
+    return pieces
+
+
+def _too_late(request: Request[Any, Any, Any]) -> ApiError:
+    if draining(request.app).is_set():
+        return shutting_down()
+    limit_s = settings(request.app).server.slow_client_timeout_s
+    message = f"Nothing more of the request body came for {limit_s:g} s (--slow-client-timeout)."
+    return ApiError(408, message, code="slow_client", headers={"Connection": "close"})
+
+
+def end_uploads(app: Litestar) -> None:
+    """Read no more of any body, once `draining` is set: who is still sending gets a 503."""
+    now = asyncio.get_running_loop().time()
+    for patience in uploads(app):
+        if not patience.expired():
+            patience.reschedule(now)
 
 
 def _require_json(request: Request[Any, Any, Any]) -> None:

@@ -17,7 +17,7 @@ from app.routes.trace import trace_of
 logger = logging.getLogger("app.routes")
 
 CLIENT_CLOSED_REQUEST = 499
-"""Status in the log of a request whose client left before the answer; nobody receives it."""
+"""Status in the log of a request whose client left before the answer."""
 
 _CODES = {
     400: "invalid_request",
@@ -54,9 +54,10 @@ def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> 
 
 
 def on_client_gone(request: Request[Any, Any, Any], error: ClientGoneError) -> Response[Any]:
-    """Nobody is there to read it: an empty response ends the exchange, the log says why."""
+    """Nobody is there to read it, unless what came was no HTTP (a chunk without a length looks the same from here)."""
     trace_of(request.scope).outcome = "client gone"
-    return Response(b"", status_code=CLIENT_CLOSED_REQUEST)
+    message = "The request ended before it was complete."
+    return error_response(request, ApiError(CLIENT_CLOSED_REQUEST, message, code="incomplete_request"))
 
 
 def on_exception(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:

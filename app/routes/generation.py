@@ -35,19 +35,19 @@ class Api(msgspec.Struct, frozen=True):
     answer: Callable[[Identity], Answer]
 
 
-async def generate(request: Request[Any, Any, Any], api: Api) -> Response[Any]:
-    """Answer one request. Nothing is sent before a replica has accepted it.
+async def generate(request: Request[Any, Any, Any], api: Api, body: bytes | None = None) -> Response[Any]:
+    """Answer one request; `body` if it has been read already. Nothing is sent before a replica has accepted it.
 
     Raises:
         ApiError: whatever the worker or the replica refuses.
         ClientGoneError: the client left before there was an answer.
     """
     refuse_while_stopping(request)
-    body = await json_body(request)
-    asked = _decoder.decode(body)
+    content = await json_body(request) if body is None else body
+    asked = _decoder.decode(content)
     model = served_name(model_names(request.app), asked.model)
     identity = Identity(api.id_prefix + trace_of(request.scope).request_id, int(time.time()), model)
-    submission = Submission(api.task, body, asked.model or "")
+    submission = Submission(api.task, content, asked.model or "")
     return await respond(request, submission, _delivery(api, asked, identity), stream=bool(asked.stream))
 
 

@@ -60,9 +60,9 @@ async def invoke(request: Request[Any, Any, Any]) -> Response[Any]:
     body = await json_body(request)
     match _task(request, _decoder.decode(body)):
         case "chat":
-            return await generate(request, chat.API)
+            return await generate(request, chat.API, body)
         case "completion":
-            return await generate(request, completions.API)
+            return await generate(request, completions.API, body)
         case task:
             return await relay(request, task, body)
 

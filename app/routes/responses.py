@@ -11,7 +11,7 @@ from litestar.params import FromPath
 
 from app.protocol.decoding import invalid_field
 from app.protocol.responses import instance_of, unknown_response
-from app.routes.body import json_body
+from app.routes.body import json_body, read_body
 from app.routes.openapi import ERRORS, Body, operation
 from app.routes.relay import DELIVERY, decode
 from app.routes.state import orchestrator
@@ -98,7 +98,7 @@ async def _ask_holder(
 ) -> Response[Any]:
     refuse_while_stopping(request)
     instance = _holder(request, response_id, "response_id")
-    await request.body()  # so that what the client sends next can only be its leaving
+    await read_body(request)  # so that what the client sends next can only be its leaving
     submission = Submission(kind, msgspec.json.encode(reference), task=TASK, instance=instance)
     return await respond(request, submission, DELIVERY, stream=stream)
 

@@ -38,6 +38,11 @@ def draining(app: Litestar) -> asyncio.Event:
     return cast("asyncio.Event", _state(app).draining)
 
 
+def uploads(app: Litestar) -> set[asyncio.Timeout]:
+    """How long the server still waits for each of the bodies that are being read."""
+    return cast("set[asyncio.Timeout]", _state(app).uploads)
+
+
 def model_names(app: Litestar) -> list[str]:
     """The names that a request may ask for: the served ones, the default first, then those of loaded adapters."""
     return [*settings(app).served_model_names, *(adapter.name for adapter in orchestrator(app).membership.adapters)]

@@ -133,6 +133,7 @@ class Served:
                 "settings": self.settings,
                 "stopping": self.stopping,
                 "draining": self.draining,
+                "uploads": set(),
                 "metrics": Metrics(),
             }
         )

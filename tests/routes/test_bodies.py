@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
+from app.routes.body import end_uploads
 from tests.routes.serving import Served
 
 URLS = ["/v1/chat/completions", "/v1/completions"]
@@ -123,3 +125,49 @@ async def test_a_body_of_the_limit_is_read(client: httpx.AsyncClient) -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(served.app), base_url="http://test") as client:
         answer = await client.post(URLS[0], content=b"{}" + b" " * 998, headers=JSON)
     assert answer.status_code == 200
+
+
+class Sending:
+    """A body that is sent piece by piece; nothing more comes after the last one."""
+
+    def __init__(self, *pieces: bytes, pause_s: float = 0.0, end: bool = False) -> None:
+        self._pieces, self._pause_s, self._end = pieces, pause_s, end
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            await asyncio.sleep(self._pause_s)
+            yield piece
+        if not self._end:
+            await asyncio.Event().wait()
+
+
+async def send(served: Served, url: str, body: Sending) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(served.app), base_url="http://test") as client:
+        return await client.post(url, content=body, headers=JSON)
+
+
+@pytest.mark.parametrize("url", [*URLS, "/v1/responses"])
+@pytest.mark.parametrize("pieces", [(), (b"{",)])
+async def test_a_body_that_stops_coming(url: str, pieces: tuple[bytes, ...]) -> None:
+    answer = await send(Served(slow_client_timeout_s=0.05), url, Sending(*pieces))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["code"]) == (408, "timeout_error", "slow_client")
+    assert "--slow-client-timeout" in error["message"]
+
+
+async def test_a_body_that_comes_slowly_is_read() -> None:
+    served = Served(slow_client_timeout_s=0.3)
+    answer = await send(served, URLS[0], Sending(*[b" "] * 5, b"{}", pause_s=0.1, end=True))
+    assert answer.status_code == 200
+
+
+async def test_a_body_that_still_comes_when_the_server_has_no_more_time() -> None:
+    served = Served()
+    async with asyncio.TaskGroup() as group:
+        answer = group.create_task(send(served, URLS[0], Sending(b"{")))
+        await asyncio.sleep(0.05)
+        assert len(served.litestar.state.uploads) == 1
+        served.draining.set()
+        end_uploads(served.litestar)
+    assert (answer.result().status_code, answer.result().json()["error"]["code"]) == (503, "shutting_down")
+    assert not served.litestar.state.uploads
