@@ -157,6 +157,11 @@ def test_084_a_client_that_asks_before_it_sends_is_answered(wire: Wire) -> None:
     assert wire.answer().status == 401, "not a 100"
 
 
+def test_084_a_chunk_without_a_length_is_told_so(wire: Wire) -> None:
+    wire.socket.sendall(head("POST", CHAT, with_key(Transfer_Encoding="chunked")) + b"zz\r\n{}\r\n0\r\n\r\n")
+    assert wire.answer().error["code"] == "incomplete_request"
+
+
 def test_084_a_body_in_pieces_that_is_no_multipart(wire: Wire) -> None:
     body = b'--x\r\nContent-Disposition: form-data; name="file"; filename=""\r\n\r\n\r\n--x--\r\n'
     answer = wire.ask("POST", CHAT, body, with_key(Content_Type="multipart/form-data; boundary=x"))
