@@ -24,8 +24,6 @@ from app.settings.resolve import examine
 from app.settings.schema import ServerConfig, Settings
 from app.telemetry.logging import send_errors_to
 
-BACKLOG = 4096
-"""Connections of one worker: far above what admission lets in, so that overload is answered and not left waiting."""
 KILL_MARGIN_S = 15
 """What a worker gets on top of --shutdown-timeout before it is killed."""
 
@@ -124,6 +122,7 @@ def hand_over(typed: Mapping[str, Any]) -> str:
 def _launch(settings: Settings, address: str) -> int:
     from granian.constants import Interfaces, Loops, SSLProtocols
     from granian.errors import FatalError
+    from granian.http import HTTP1Settings
     from granian.log import LogLevels
 
     from app.console.main_process import MainProcess
@@ -142,8 +141,9 @@ def _launch(settings: Settings, address: str) -> int:
         interface=Interfaces.ASGI,
         loop=Loops.uvloop,
         workers=server.workers,
-        backlog=BACKLOG,
-        backpressure=BACKLOG,
+        backlog=server.max_connections,
+        backpressure=server.max_connections,
+        http1_settings=HTTP1Settings(header_read_timeout=round(server.keep_alive_timeout_s * 1000)),
         respawn_failed_workers=True,
         workers_kill_timeout=math.ceil(settings.master.shutdown_timeout) + KILL_MARGIN_S,
         log_level=LogLevels.warning,

@@ -29,7 +29,18 @@ __all__ = ["ConfigError", "Resolution", "examine", "resolve"]
 
 logger = logging.getLogger(__name__)
 
-_LISTENING = ("host", "port", "workers", "uds", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs")
+_LISTENING = (
+    "host",
+    "port",
+    "workers",
+    "keep_alive_timeout_s",
+    "max_connections",
+    "uds",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_ca_certs",
+    "ssl_cert_reqs",
+)
 
 Section = TypeVar("Section", ServerConfig, MasterConfig, MediaConfig, LogConfig)
 

@@ -53,6 +53,8 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     request_id_headers: bool = True
     request_timeout_s: float = 0.0
     slow_client_timeout_s: float = 60.0
+    keep_alive_timeout_s: float = 30.0
+    max_connections: int = 4096
     uds: str = ""
     ssl_certfile: str = ""
     ssl_keyfile: str = ""

@@ -72,6 +72,16 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         assert not path.exists()
 
 
+def test_a_connection_that_idles_or_dawdles_is_closed() -> None:
+    with start_server((*SERVE, "--keep-alive-timeout", "1")) as server:
+        server.wait_ready()
+        for start in (b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /livez HT"):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+                connection.sendall(start)
+                while connection.recv(1 << 16):
+                    pass  # ends when the server closes, or fails with a time-out
+
+
 def test_everything_goes_to_the_log_file_as_json(tmp_path: Path) -> None:
     file = tmp_path / "server.log"
     words = ("--log-file", str(file), "--log-format", "json", "--disable-access-log-for-endpoints", "/version")

@@ -87,7 +87,9 @@ def sample(flag: Flag) -> str:
     texts = {"str": "/usr", "list": "one", "json": '{"image": 2}', "count": "3k", "size": "3MiB", "any": "some"}
     if flag.kind in texts:
         return texts[flag.kind]
-    return "0.75" if flag.kind == "float" and flag.most == 1 else "7"
+    if flag.kind == "float" and flag.most == 1:
+        return "0.75"
+    return "7" if flag.least is None or flag.least <= 7 else str(int(flag.least))
 
 
 def place(settings: Settings, flag: Flag) -> Any:
