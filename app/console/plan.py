@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from app.settings.capabilities import summarize
 from app.settings.devices import world_size
 from app.settings.hub import Hub
 from app.settings.pipelines import PIPELINES
@@ -83,10 +84,22 @@ def _directory(stage: StageConfig) -> Path | None:
 
 def as_lines(settings: Settings) -> list[str]:
     """The drawing and the memory, for people."""
-    lines = ["stages:", *(f"  {line}" for line in graph(settings)), "memory:"]
+    lines = ["stages:", *(f"  {line}" for line in graph(settings))]
+    lines += (f"  {line}" for stage in settings.stages if (line := _ability(stage)))
+    lines.append("memory:")
     for need, stage in zip(needs(settings), settings.stages, strict=True):
         lines.append(f"  stage {stage.stage_id} ({stage.name}): {_in_words(need, stage)}")
     return lines
+
+
+def _ability(stage: StageConfig) -> str:
+    """What the model of a language model stage can do, if it is on this machine."""
+    directory = _directory(stage) if stage.kind == "llm" else None
+    summary = summarize(directory) if directory else None
+    if summary is None:
+        return ""
+    context = f", context {summary.context} tokens" if summary.context else ""
+    return f"stage {stage.stage_id} ({stage.name}): {summary.architecture}, takes {', '.join(summary.inputs)}{context}"
 
 
 def _in_words(need: Need, stage: StageConfig) -> str:

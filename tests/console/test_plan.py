@@ -23,6 +23,7 @@ def test_the_memory_of_a_stage(tmp_path: Path) -> None:
     assert as_lines(settings) == [
         "stages:",
         "  request -> [0 llm: llm] -> text",
+        "  stage 0 (llm): qwen3, takes text",
         "memory:",
         "  stage 0 (llm): weights 4.0 MiB (1.0 million parameters), 2.0 MiB on each device; "
         "with the KV cache 50% of a device",
