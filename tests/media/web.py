@@ -20,11 +20,23 @@ class Web:
         self.requests: list[str] = []
         self.heads: list[str] = []
         self.port = 0
+        self.connections: set[asyncio.Task[None]] = set()
 
     def url(self, path: str, host: str = "media.test") -> str:
         return f"http://{host}:{self.port}{path}"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.connections.add(task)
+        try:
+            await self._answer(reader, writer)
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             path = head.split(" ")[1]
@@ -36,7 +48,6 @@ class Web:
                 await writer.drain()
             else:
                 await page(writer)
-        writer.close()
 
 
 @asynccontextmanager
@@ -48,6 +59,9 @@ async def serving() -> AsyncIterator[Web]:
         yield web
     finally:
         server.close()
+        for connection in web.connections:
+            connection.cancel()
+        await asyncio.gather(*web.connections, return_exceptions=True)  # no socket is left for the collector to find
 
 
 def ok(body: bytes, *headers: str, length: int | None = None) -> bytes:

@@ -26,7 +26,7 @@ def serving_of(engine: LlmEngine) -> Serving:
     return engine._service._serving
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def engine() -> AsyncIterator[LlmEngine]:
     stage = tiny_stage(
         enable_auto_tool_choice=True,
