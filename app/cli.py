@@ -82,14 +82,17 @@ def headless(model: str | None, model_flag: str | None, **params: Any) -> None:
 @click.option("--model", "model_flag", default=None)
 @click.option("--omni", is_flag=True, expose_value=False)
 @click.option("--json", "as_json", is_flag=True)
+@click.option("--ask-engine", is_flag=True)
 @click.option("--convert", "convert", default=None, metavar="FILE")
-def config(model: str | None, model_flag: str | None, as_json: bool, convert: str | None, **params: Any) -> None:
+def config(
+    model: str | None, model_flag: str | None, as_json: bool, ask_engine: bool, convert: str | None, **params: Any
+) -> None:
     """Print the resolved settings and where each value comes from."""
     if convert is not None:
         sys.exit(_reporting(_convert, convert))
     from app.console.show import run
 
-    sys.exit(_reporting(run, typed_values({"model": model or model_flag, **params}), as_json))
+    sys.exit(_reporting(run, typed_values({"model": model or model_flag, **params}), as_json, ask_engine))
 
 
 def _convert(file: str) -> int:

@@ -21,6 +21,7 @@ USAGE = {
     ),
     "config": (
         "Print the resolved settings of `serve MODEL [flags]` and where each value comes from; --json for JSON. "
+        "--ask-engine also asks vLLM about its arguments, which takes some seconds. "
         "--convert FILE prints a deploy file of the old form (stage_args) in the new one.",
         "omni-app config demo --port 9000",
     ),

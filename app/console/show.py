@@ -10,21 +10,25 @@ import click
 import msgspec
 
 from app.console import plan
+from app.console.judge import engine_problems
 from app.settings import engines
 from app.settings.flags import Flag, flags
+from app.settings.problems import ConfigError
 from app.settings.resolve import Resolution, examine
 
 _HIDDEN = "(hidden)"
 _COLUMN = 44
 
 
-def run(typed: Mapping[str, Any], as_json: bool = False) -> int:
-    """Print the configuration that `serve` would use; the exit code.
+def run(typed: Mapping[str, Any], as_json: bool = False, ask_engine: bool = False) -> int:
+    """Print the configuration that `serve` would use, with `ask_engine` after asking vLLM too; the exit code.
 
     Raises:
         ConfigError: what was typed cannot work.
     """
     resolution = examine(typed, os.environ, source="flag", ask_hub=True)
+    if ask_engine and (problems := engine_problems(resolution.settings)):
+        raise ConfigError(problems)
     click.echo(as_json_text(resolution) if as_json else as_yaml(resolution))
     return 0
 
