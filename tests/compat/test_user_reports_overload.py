@@ -13,13 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from tests.compat.wire import CHAT, JSON, Answer, Wire, head, metric
-from tests.servers import Server, free_port, start_server, wait_for
+from tests.compat.wire import CHAT, JSON, Answer, ImpatientProxy, Wire, head, metric
+from tests.servers import Server, start_server, wait_for
 
 SLOTS, QUEUE = 4, 16
 MB = 1 << 20
@@ -233,26 +233,6 @@ def test_067_every_ended_request_has_one_line_with_its_reason(server: Server) ->
     for name, (_, end) in ENDS.items():
         (line,) = lines(name)
         assert f'"POST {CHAT}" {end} ' in line
-
-
-class ImpatientProxy:
-    """Relays one connection, and cuts it when the server is silent for `limit_s`, as nginx's proxy_read_timeout."""
-
-    def __init__(self, server: Server, limit_s: float) -> None:
-        self.port = free_port()
-        self._upstream = server.port
-        self._limit_s = limit_s
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        client, _ = self._listener.accept()
-        self._listener.close()
-        upstream = socket.create_connection(("127.0.0.1", self._upstream), timeout=self._limit_s)
-        with closing(client), closing(upstream), suppress(TimeoutError):
-            upstream.sendall(client.recv(1 << 16))
-            while piece := upstream.recv(1 << 16):
-                client.sendall(piece)
 
 
 def test_068_a_proxy_with_a_time_limit_does_not_cut_a_silent_stream(server: Server) -> None:

@@ -1,15 +1,17 @@
-"""HTTP/1.1 by hand, for clients that no library plays: they stop in the middle, half close, or do not read."""
+"""HTTP/1.1 by hand, for clients and proxies that no library plays: they stop, half close, do not read, do not wait."""
 
 from __future__ import annotations
 
 import json
 import re
 import socket
+import threading
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tests.servers import Server
+from tests.servers import Server, free_port
 
 CHAT = "/v1/chat/completions"
 JSON = {"Content-Type": "application/json"}
@@ -112,6 +114,26 @@ class Wire:
         piece = self.socket.recv(1 << 16)
         assert piece, f"the server closed the connection after {bytes(self._read[-500:])!r}"
         self._read += piece
+
+
+class ImpatientProxy:
+    """Relays one connection, and cuts it when the server is silent for `limit_s`, as nginx's proxy_read_timeout."""
+
+    def __init__(self, server: Server, limit_s: float) -> None:
+        self.port = free_port()
+        self._upstream = server.port
+        self._limit_s = limit_s
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        client, _ = self._listener.accept()
+        self._listener.close()
+        upstream = socket.create_connection(("127.0.0.1", self._upstream), timeout=self._limit_s)
+        with closing(client), closing(upstream), suppress(TimeoutError):
+            upstream.sendall(client.recv(1 << 16))
+            while piece := upstream.recv(1 << 16):
+                client.sendall(piece)
 
 
 def metric(server: Server, name: str, key: str = "", **labels: str) -> float:
