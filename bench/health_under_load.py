@@ -7,10 +7,8 @@ bench.text_streaming. The wanted figure is a p99 below 50 ms.
 from __future__ import annotations
 
 import argparse
-import http.client
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -18,45 +16,8 @@ from bench import tree, variants
 from bench.load import Wave
 from bench.measure import LoadGenerator, load_average, percentile
 from bench.model import build
+from bench.prober import Prober
 from bench.server import Server, running
-
-_PERIOD_S = 0.02
-
-
-class Prober:
-    """Asks for /health all the time in a thread of its own, between `with` and its end."""
-
-    def __init__(self, port: int, period_s: float = _PERIOD_S) -> None:
-        self.times_s: list[float] = []
-        self.failures: list[str] = []
-        self._port = port
-        self._period_s = period_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="prober", daemon=True)
-
-    def __enter__(self) -> Prober:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._stop.set()
-        self._thread.join(10)
-
-    def _run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
-        while not self._stop.wait(self._period_s):
-            begin = time.perf_counter()
-            try:
-                connection.request("GET", "/health")
-                answer = connection.getresponse()
-                answer.read()
-            except (OSError, http.client.HTTPException) as error:
-                self.failures.append(repr(error))
-                connection.close()
-                continue
-            self.times_s.append(time.perf_counter() - begin)
-            if answer.status != 200:
-                self.failures.append(f"status {answer.status}")
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ def _mixed(result: dict[str, Any] | None) -> Iterator[str]:
         counts = ", ".join(f"{count} x {kind}" for kind, count in result["counts"].items())
         yield f"{counts}. /health: {result['probes']} probes, p50 {result['health_p50']:.1f} ms, "
         yield f"p99 {result['health_p99']:.1f} ms, longest {result['health_longest']:.1f} ms, "
-        yield f"{len(result['probe_failures'])} failed.\n\n"
+        yield f"{len(result['probe_failures'])} failed. Others used {result['foreign']:g} cores meanwhile.\n\n"
         yield from _processes(result)
     problems = result["problems"] or ["none"]
     yield "\nProblems: " + "; ".join(problem.replace("\n", " ") for problem in problems) + "\n"

@@ -94,3 +94,9 @@ sys.exit(3 if child.exitcode == 7 else 0)
 def test_signal_before_the_adoption_still_ends_the_worker(moment: str) -> None:
     done = subprocess.run([sys.executable, "-c", FORKED, moment], cwd=ROOT, timeout=30, check=False)
     assert done.returncode == 0
+
+
+def test_told_twice_a_worker_ends_whatever_its_threads_do() -> None:
+    code = "import app.granian_worker as w; w.AT_ONCE_S = 0.2; w._end_at_once()\nwhile True: sum(range(10**6))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=20, check=False)
+    assert done.returncode == -signal.SIGALRM

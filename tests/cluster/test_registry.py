@@ -169,7 +169,7 @@ async def test_up_needs_to_know_what_the_replica_can_do(tmp_path: Path) -> None:
     """A replica that registers anew sends a heartbeat, in which it is up, before its Ready."""
     config = patient()
     async with (
-        running_registry(tmp_path, config) as registry,
+        running_registry(tmp_path, config),
         subscriber(tmp_path, config) as worker,
         replica(tmp_path, config) as one,
     ):
