@@ -64,6 +64,8 @@ class LocalReplica:
     async def _pump_output(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while line := await _read_line(process.stdout):
+            if line.isspace():
+                continue
             self._tail.append(line)
             sys.stderr.write(relayed(self.name, line, self.spec.log) + "\n")
 
