@@ -25,6 +25,8 @@ from bench.server import Server, running
 
 SAMPLE_S = 10.0
 PROBE_S = 0.05
+JUDGED_MINUTES = 20.0
+"""In a shorter run vLLM's caches are still filling, and growth says nothing."""
 WARM_UP = 0.2
 """The part of the run in which caches fill: what is flat is judged on the rest."""
 GROWTH_MB = 12.0
@@ -66,6 +68,10 @@ class Result:
         found += [f"/health: {failure}" for failure in self.probe_failures[:5]]
         if self.health_p99 >= HEALTH_P99_MS:
             found.append(f"/health p99 is {self.health_p99:.1f} ms, while others used {self.foreign:.1f} cores")
+        return found + (self._grown() if self.minutes >= JUDGED_MINUTES else [])
+
+    def _grown(self) -> list[str]:
+        found = []
         for name, series in self.processes.items():
             if (grown := growth(series.rss_mb)) > GROWTH_MB:
                 found.append(f"{name} grew by {grown:.1f} MB after the warm-up")

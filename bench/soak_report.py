@@ -29,7 +29,8 @@ _MIXED = """
 ## Mixed load
 
 The tiny model on vLLM behind two API workers; every kind of client at once (bench/mixed_clients.py), and /health asked
-20 times a second. Growth is from the median after the first fifth of the run to the median of its last tenth.
+20 times a second. Growth is from the median after the first fifth of the run to the median of its last tenth; it
+is judged in runs of 20 minutes and more.
 
 """
 
