@@ -9,8 +9,9 @@ import click
 
 from app.console.dotted import join_dotted
 from app.console.helptext import show_help
-from app.console.unknown import check_options
+from app.console.unknown import UnknownOptionsError, check_options
 from app.settings.flags import Command, Flag, flags
+from app.settings.problems import ConfigError
 
 
 class FlagCommand(click.Command):
@@ -37,8 +38,27 @@ class FlagCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = join_dotted(spread_lists(args))
         if not ctx.resilient_parsing:
-            check_options(words, self.get_params(ctx), ctx)
+            try:
+                check_options(words, self.get_params(ctx), ctx)
+            except UnknownOptionsError as error:
+                error.problems += self._problems_beside(error, ctx, words)
+                raise
         return super().parse_args(ctx, words)
+
+    def _problems_beside(self, error: UnknownOptionsError, ctx: click.Context, words: list[str]) -> list[str]:
+        """What is wrong with the rest of the line, so that it is told in the same run."""
+        from app.settings.resolve import examine
+
+        rest = self.context_class(self, info_name=ctx.info_name, parent=ctx.parent)
+        try:
+            super().parse_args(rest, error.without_unknown(words))
+            params = rest.params
+            examine(typed_values({**params, "model": params.get("model") or params.get("model_flag")}), source="flag")
+        except click.UsageError as problem:
+            return [problem.format_message()]
+        except ConfigError as problem:
+            return list(problem.problems)
+        return []
 
 
 def _dashes(word: str) -> str:

@@ -12,11 +12,25 @@ from app.settings.problems import near
 
 
 class UnknownOptionsError(click.UsageError):
-    """`problems`: one sentence for each; shown as configuration problems are."""
+    """`problems`: one sentence for each; shown as configuration problems are. `unknown`: the options as typed."""
 
-    def __init__(self, problems: Sequence[str], ctx: click.Context) -> None:
+    def __init__(self, problems: list[str], unknown: list[str], ctx: click.Context) -> None:
         super().__init__("\n".join(problems), ctx)
         self.problems = problems
+        self._unknown = unknown
+
+    def without_unknown(self, args: Sequence[str]) -> list[str]:
+        """The rest of the line: without the unknown options, each with the word behind it that may be its value."""
+        rest: list[str] = []
+        skipped = False
+        for word in args:
+            name, equals, _ = word.partition("=")
+            value_of_unknown, skipped = skipped and not word.startswith("-"), False
+            if name.startswith("-") and name.replace("_", "-") in self._unknown:
+                skipped = not equals
+            elif not value_of_unknown:
+                rest.append(word)
+        return rest
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print them to stderr."""
@@ -30,9 +44,9 @@ def check_options(args: Sequence[str], params: Iterable[click.Parameter], ctx: c
         UnknownOptionsError: the command has no such option.
     """
     known = {name: param for param in params for name in (*param.opts, *param.secondary_opts)}
-    problems = [_problem(word, known, ctx) for word in _options(args, known) if word not in known]
-    if problems:
-        raise UnknownOptionsError(problems, ctx)
+    unknown = [word for word in _options(args, known) if word not in known]
+    if unknown:
+        raise UnknownOptionsError([_problem(word, known, ctx) for word in unknown], unknown, ctx)
 
 
 def _options(args: Sequence[str], known: dict[str, click.Parameter]) -> Iterable[str]:

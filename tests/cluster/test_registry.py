@@ -187,7 +187,7 @@ async def test_who_waits_for_a_replica_is_told_after_it_was_lost_and_came_back(t
         async with replica(tmp_path, config) as one:
             await one.get(m.Welcome)
             registry.lost((0, 0), "no heartbeat for 30 s")
-            assert not registry.stage_is_live(0)
+            assert not registry._members
             one.send(registration(config))
             one.send(m.Ready(CAN_CHAT))
             await asyncio.wait_for(up, 5)

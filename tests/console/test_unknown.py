@@ -25,6 +25,11 @@ def problems(line: str) -> list[str]:
             "serve demo --prot 1 --workes=2",
             ["there is no flag --prot (did you mean --port?)", "--workes (did you mean"],
         ),
+        (
+            "serve demo --prot 1 --port 99999999 --dtype wrong --workers x",
+            ["there is no flag --prot", "port", "workers"],
+        ),
+        ("serve --prot 1 ./absent --workers 0", ["there is no flag --prot", "workers", "absent"]),
         ("serve demo --stage-0-devices 0", ["there is no flag --stage-0-devices"]),
         ("headless demo --workers 2 -x", ["--workers belongs to `omni-app serve`", "there is no flag -x"]),
         ("headless demo --port 1", ["--port belongs to `omni-app serve`"]),
