@@ -178,7 +178,7 @@ async def test_it_waits_for_a_master_that_comes_later(tmp_path: Path) -> None:
         await asyncio.sleep(1)
         assert command.process.returncode is None
         async with running_registry(tmp_path, config) as registry:
-            await asyncio.wait_for(registry.wait_up((0, 1)), 20)
+            await eventually(lambda: [x.info.state for x in registry._members.values()] == ["up"])
             command.signal()
             assert (await command.end())[0] == 0
 
