@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -24,6 +25,9 @@ from app.settings.resolve import examine
 from app.settings.schema import ServerConfig, Settings
 from app.telemetry.logging import send_errors_to
 
+BACKLOG = 4096
+OWN_FILES = 512
+"""Files of a worker that are not connections of HTTP clients, generously."""
 KILL_MARGIN_S = 15
 """What a worker gets on top of --shutdown-timeout before it is killed."""
 
@@ -119,6 +123,16 @@ def hand_over(typed: Mapping[str, Any]) -> str:
     return f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
+def connection_limit(wanted: int) -> int:
+    """The connections that a worker may hold: `wanted`, or what its files allow once their soft limit is raised.
+
+    Idle connections count; a worker that has no room left cannot answer a probe either.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return max(16, min(wanted, hard - OWN_FILES))
+
+
 def _launch(settings: Settings, address: str) -> int:
     from granian.constants import Interfaces, Loops, SSLProtocols
     from granian.errors import FatalError
@@ -141,8 +155,8 @@ def _launch(settings: Settings, address: str) -> int:
         interface=Interfaces.ASGI,
         loop=Loops.uvloop,
         workers=server.workers,
-        backlog=server.max_connections,
-        backpressure=server.max_connections,
+        backlog=BACKLOG,
+        backpressure=connection_limit(server.max_connections),
         http1_settings=HTTP1Settings(header_read_timeout=round(server.keep_alive_timeout_s * 1000)),
         respawn_failed_workers=True,
         workers_kill_timeout=math.ceil(settings.master.shutdown_timeout) + KILL_MARGIN_S,

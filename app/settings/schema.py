@@ -54,7 +54,7 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     request_timeout_s: float = 0.0
     slow_client_timeout_s: float = 60.0
     keep_alive_timeout_s: float = 30.0
-    max_connections: int = 4096
+    max_connections: int = 16384
     uds: str = ""
     ssl_certfile: str = ""
     ssl_keyfile: str = ""

@@ -90,7 +90,7 @@ ACCESS_FLAGS = (
         most=65535,
         commands=("serve",),
         help="Connections that one worker holds open; more wait. Far above what --max-queue lets in, so that overload "
-        "is answered with 429, and /health is not left waiting.",
+        "is answered with 429, and /health is not left waiting. Never more than the limit of open files allows.",
     ),
     Flag(
         name="disable-docs",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from granian.net import SocketSpec
 
-from app.console.serve import hand_over, numeric_address, port_problem, socket_problem
+from app.console.serve import OWN_FILES, connection_limit, hand_over, numeric_address, port_problem, socket_problem
 from app.settings.schema import ServerConfig
 
 
@@ -84,3 +85,13 @@ def test_typed_flags_are_readable_for_children_and_private() -> None:
     assert json.loads(child.stdout) == {"model": "demo", "api_key": ["secret"]}
     assert Path(path).stat().st_nlink == 0
     os.close(int(path.rpartition("/")[2]))
+
+
+def test_connections_are_limited_by_the_files_that_a_worker_may_open() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        assert connection_limit(1000) == 1000
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == before[1]
+        assert connection_limit(10**9) == before[1] - OWN_FILES
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
