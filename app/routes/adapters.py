@@ -74,7 +74,7 @@ async def load_lora_adapter(request: Request[Any, Any, Any]) -> Response[str]:
     await load_adapter(
         orchestrator(request.app), name, asked.lora_path, is_3d=asked.is_3d_lora_weight, replace=asked.load_inplace
     )
-    return _said(f"Success: LoRA adapter '{name}' added successfully.")
+    return _said(f"The LoRA adapter {name!r} is loaded on every replica.")
 
 
 @post(
@@ -95,7 +95,7 @@ async def unload_lora_adapter(request: Request[Any, Any, Any]) -> Response[str]:
     asked = _unload.decode(body)
     refuse_repeated_keys(body)
     await unload_adapter(orchestrator(request.app), asked.lora_name)
-    return _said(f"Success: LoRA adapter '{asked.lora_name}' removed successfully.")
+    return _said(f"The LoRA adapter {asked.lora_name!r} is unloaded from every replica.")
 
 
 def _taken(message: str) -> ApiError:
