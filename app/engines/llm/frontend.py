@@ -177,6 +177,14 @@ class Frontend(AsyncLLM):  # type: ignore[misc]
             return outputs
         return batch.add(lambda: self.add_request(request_id, prompt, sampling_params, **options))
 
+    async def _add_request(self, request: Any, *args: Any, **options: Any) -> None:
+        """vLLM registers a request before it sends it: one that cannot be encoded would count as running for ever."""
+        try:
+            await super()._add_request(request, *args, **options)
+        except BaseException:
+            await self.abort(request.request_id, internal=True)
+            raise
+
 
 class StepMeter(StatLoggerBase):  # type: ignore[misc]
     """Counts engine steps and remembers how many sequences the scheduler runs, through vLLM's statistics hook."""
