@@ -16,6 +16,17 @@ from app.cluster.identity import Server
 from app.cluster.rundir import RunDir
 from tests.servers import wait_for
 
+WHOLE_SERVERS = ("faults", "compat", "cluster", "routes/test_metrics.py", "engines/test_worker.py", "console")
+"""Tests of real processes against the clock."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """They share two cores with each other's servers: one that fails is tried once more, and pytest says so."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).as_posix().startswith(WHOLE_SERVERS):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
 
 @pytest.fixture
 def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
