@@ -1,0 +1,34 @@
+"""The digest that replicas of one stage compare: what must be equal on all hosts, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.settings.schema import StageConfig, stage_digest
+
+STAGE = StageConfig(stage_id=0, name="llm", kind="llm", model="org/model", engine_args={"dtype": "float32", "seed": 1})
+
+
+def changed(**fields: Any) -> StageConfig:
+    return msgspec.structs.replace(STAGE, **fields)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"devices": "1"}, {"num_replicas": 3}, {"max_queue": 5}, {"env": {"A": "b"}}], ids=str
+)
+def test_what_a_host_decides_for_itself_does_not_count(fields: dict[str, Any]) -> None:
+    assert stage_digest(changed(**fields)) == stage_digest(STAGE)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"model": "org/other"}, {"engine_args": {"dtype": "float16", "seed": 1}}, {"kind": "stub"}], ids=str
+)
+def test_what_changes_answers_counts(fields: dict[str, Any]) -> None:
+    assert stage_digest(changed(**fields)) != stage_digest(STAGE)
+
+
+def test_the_order_of_arguments_does_not_count() -> None:
+    assert stage_digest(changed(engine_args={"seed": 1, "dtype": "float32"})) == stage_digest(STAGE)
