@@ -137,7 +137,11 @@ def announcement(server: Server) -> str:
     how += f"--cacert {shlex.quote(server.certificate)} " if server.certificate else ""
     how += "--cert CERTIFICATE --key KEY_FILE " if server.client_certificates else ""
     body = msgspec.json.encode(
-        {"model": server.model, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+        {
+            "model": server.model,
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "temperature": 0,
+        }
     ).decode()
     quoted = body.replace("'", "'\\''")
     lines = [
