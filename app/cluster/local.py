@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections import deque
@@ -18,6 +19,8 @@ from app.settings.devices import replica_devices
 from app.telemetry.logging import relayed
 
 _TAIL_LINES = 20
+_KEPT_LINES = 400
+_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception): .+")
 _KILL_AFTER_S = 5.0
 
 
@@ -27,7 +30,7 @@ class LocalReplica:
     def __init__(self, spec: ReplicaSpec) -> None:
         self.spec = spec
         self.name = f"{spec.stage.name}/{max(spec.replica_id, 0)}"
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
         self._process: asyncio.subprocess.Process | None = None
         self._pump: asyncio.Task[None] | None = None
         self._watch: PidWatch | None = None
@@ -83,7 +86,12 @@ class LocalReplica:
 
     def tail(self) -> str:
         """The last lines it printed."""
-        return "\n".join(self._tail)
+        return "\n".join(list(self._tail)[-_TAIL_LINES:])
+
+    def first_error(self, beside: str) -> str:
+        """The first error that it printed, unless `beside` tells it already: what a process of the engine's died of."""
+        errors = (match[0] for line in self._tail if (match := _ERROR.search(line)))
+        return next((error for error in errors if error[:80] not in beside), "")
 
     async def stop(self, grace_s: float) -> None:
         """SIGTERM, wait up to `grace_s` seconds, then kill the group."""

@@ -109,7 +109,8 @@ class Supervisor:
         reason = await self._last_word(_key(replica))
         message = f"{where} failed to start ({describe_exit(code)})"
         if reason:
-            return f"{message}: {reason}"
+            cause = replica.first_error(beside=reason)
+            return f"{message}: {reason}" + (f"; it had printed: {cause}" if cause else "")
         return f"{message}; its last lines:\n{replica.tail() or '(it printed nothing)'}"
 
     async def _last_word(self, key: Key) -> str:

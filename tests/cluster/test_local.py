@@ -52,6 +52,16 @@ async def test_the_last_lines_are_kept_and_all_but_blank_ones_are_passed_on(
     assert tail[-3:] == ["out 50", "err", "no newline \ufffd"]
 
 
+async def test_the_first_error_is_found_among_what_it_printed(tmp_path: Path, run_shell: list[str]) -> None:
+    run_shell.append(
+        "echo '(EngineCore) ERROR ValueError: no such layer'; seq 50; echo 'RuntimeError: see above'; exit 1"
+    )
+    async with spawned(tmp_path) as replica:
+        await replica.wait()
+        assert replica.first_error(beside="RuntimeError: see above") == "ValueError: no such layer"
+        assert replica.first_error(beside="ValueError: no such layer") == "RuntimeError: see above"
+
+
 async def test_a_very_long_line_comes_in_pieces_and_nothing_after_it_is_lost(
     tmp_path: Path, run_shell: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
