@@ -114,6 +114,7 @@ class Capabilities(msgspec.Struct, array_like=True):
     tasks: request kinds it answers ("chat", "completion", ...); max_model_len in tokens (0: not applicable);
     input and output modalities in OpenAI's words; slots: requests that it runs at once (0: not limited); instance: a
     name of this one life of the engine, which stands in the ids of what only it holds ("": it holds nothing).
+    card: a JSON object, what /v1/models says of the engine's parameters ("": nothing).
     """
 
     tasks: list[str] = []
@@ -122,6 +123,7 @@ class Capabilities(msgspec.Struct, array_like=True):
     output_modalities: list[str] = []
     slots: int = 0
     instance: str = ""
+    card: str = ""
 
 
 class Ready(Message):
@@ -314,6 +316,28 @@ class Named(Event):
     data: bytes
 
 
+class Progress(Event):
+    """A picture request has done `step` of its `steps` denoising steps."""
+
+    step: int
+    steps: int
+
+
+class Picture(Event):
+    """One picture as a file, or as that file in base64 where the task asked for it. `format`: png, jpeg, webp, avif.
+
+    `preview` is the number of a picture that is not finished yet, -1 for a finished one. `seed` is the one that drew it.
+    """
+
+    index: int
+    data: bytes
+    format: str
+    width: int
+    height: int
+    seed: int
+    preview: int = -1
+
+
 QUEUE_FULL = "queue_full"
 REPLICA_LEAVES = "replica_unavailable"
 """Each the `code` of a Failed that another replica may still accept."""
@@ -335,7 +359,7 @@ class Failed(Event):
     code: str | None = None
 
 
-AnyEvent = Accepted | Delta | Chunk | Finish | Usage | Extra | Document | Named | Done | Failed
+AnyEvent = Accepted | Delta | Chunk | Finish | Usage | Extra | Document | Named | Progress | Picture | Done | Failed
 
 
 _FRAMING = 200
@@ -350,6 +374,8 @@ def cost(event: AnyEvent) -> int:
         return len(event.fields) + _FRAMING
     if isinstance(event, Named):
         return len(event.data) + _FRAMING
+    if isinstance(event, Picture):
+        return len(event.data)
     return len(event.body) if isinstance(event, Document) else 0
 
 

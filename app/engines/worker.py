@@ -43,6 +43,10 @@ def build_engine(spec: ReplicaSpec) -> Engine:
             from app.engines.llm.engine import LlmEngine
 
             return LlmEngine(spec.stage, spec.served_model_names, spec.media, spec.log.engine_level, spec.scratch)
+        case "diffusion":
+            from app.engines.diffusion.engine import DiffusionEngine
+
+            return DiffusionEngine(spec.stage, spec.media, spec.scratch)
         case "stub":
             from app.engines.stub import StubEngine
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-StageKind = Literal["llm", "stub"]
+StageKind = Literal["llm", "diffusion", "stub"]
 LoadBalancing = Literal["random", "round-robin", "least-queue-length"]
 LogLevel = Literal["trace", "debug", "info", "warning", "error", "critical"]
 

@@ -1,0 +1,1 @@
+"""Diffusion stages: stock diffusers pipelines behind the engine contract. Only these modules import diffusers."""
