@@ -1,0 +1,137 @@
+"""The engine arguments of a diffusion stage, typed. No torch: options are read before anything heavy is imported."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal
+
+import msgspec
+
+from app.settings.schema import StageConfig
+
+LoadFormat = Literal["default", "diffusers", "custom_pipeline", "dummy"]
+CacheBackend = Literal[
+    "none",
+    "cache_dit",
+    "first_block",
+    "tea_cache",
+    "mag_cache",
+    "sea_cache",
+    "taylorseer",
+    "pab",
+    "faster_cache",
+    "text_kv",
+]
+Granularity = Literal["regional", "full"]
+VaeFastPath = Literal["off", "lossless", "channels_last"]
+
+_DTYPES = {"half": "float16", "float": "float32"}
+_DEFAULT_PIXELS = 7680 * 4320
+
+
+class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be said about a diffusion stage; names are those of the flags.
+
+    `dtype` is auto, bfloat16, float16 or float32; `device` a torch device, "" for the machine's accelerator, or its CPU
+    if it has none. `max_num_seqs`: most requests computed in one batch. `max_generated_image_size`: width times height.
+    `request_batch_max_wait_ms`: how long a request waits for others to share its batch, in milliseconds.
+    `max_loras`: most adapters kept loaded at a time; those of --lora-path are not counted.
+    `default_sampling_params` are the stage's values for requests without their own.
+    """
+
+    # loading
+    dtype: str = "auto"
+    device: str = ""
+    revision: str = ""
+    download_dir: str = ""
+    trust_remote_code: bool = False
+    model_class_name: str = ""
+    diffusion_load_format: LoadFormat = "default"
+    diffusers_load_kwargs: dict[str, Any] = {}
+    diffusers_call_kwargs: dict[str, Any] = {}
+    custom_pipeline_args: dict[str, Any] = {}
+    auxiliary_text_encoder: str = ""
+    disable_multithread_weight_load: bool = False
+    num_weight_load_threads: int = 4
+    no_guardrails: bool = False
+
+    # quantization: a method's name, the config of one method, or a config by component
+    quantization: str = ""
+    quantization_config: dict[str, Any] = {}
+    diffusion_quantization_config: dict[str, Any] = {}
+
+    # adapters
+    lora_path: list[str] = []
+    lora_backend: Literal["peft", "distill"] = "peft"
+    lora_scale: float = 1.0
+    lora_dir: list[str] = []
+    max_loras: int = 8
+
+    # execution
+    max_num_seqs: int = 1
+    step_execution: bool = False
+    request_batch_max_wait_ms: float = 0.0
+    max_generated_image_size: int = _DEFAULT_PIXELS
+    enable_diffusion_pipeline_profiler: bool = False
+    diffusion_attention_backend: str = ""
+    diffusion_attention_config: dict[str, Any] = {}
+    enforce_eager: bool = False
+    diffusion_compile_granularity: Granularity | None = None
+    diffusion_compile_dynamic: bool | None = None
+    cache_backend: CacheBackend = "none"
+    cache_config: dict[str, Any] = {}
+    enable_cache_dit_summary: bool = False
+
+    # schedule
+    boundary_ratio: float | None = None
+    flow_shift: float | None = None
+
+    # memory
+    vae_use_slicing: bool = False
+    vae_use_tiling: bool = False
+    vae_fast_path: VaeFastPath = "lossless"
+    enable_cpu_offload: bool = False
+    enable_layerwise_offload: bool = False
+    diffusion_offload_config: dict[str, Any] = {}
+
+    default_sampling_params: dict[str, Any] = {}
+
+
+def read_options(stage: StageConfig) -> DiffusionOptions:
+    """The stage's engine arguments and sampling defaults, checked.
+
+    Raises:
+        ValueError: an argument is unknown or has a value that cannot be; the message names stage and argument.
+    """
+    where = f"stage {stage.stage_id} ({stage.name})"
+    arguments = {name: value for name, value in stage.engine_args.items() if value is not None}
+    known = {field.name for field in msgspec.structs.fields(DiffusionOptions)} - {"default_sampling_params"}
+    for name in arguments:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{where}: engine argument {name!r} is unknown to the diffusion engine{hint}")
+    if stage.devices == "cpu":
+        arguments.setdefault("device", "cpu")
+    if isinstance(arguments.get("dtype"), str):
+        arguments["dtype"] = _dtype(arguments["dtype"], where)
+    return _converted(arguments | {"default_sampling_params": stage.default_sampling_params}, where)
+
+
+def _dtype(name: str, where: str) -> str:
+    name = _DTYPES.get(name.lower(), name.lower())
+    if name not in ("auto", "bfloat16", "float16", "float32"):
+        raise ValueError(f"{where}: dtype must be auto, bfloat16, float16 or float32; got {name!r}")
+    return name
+
+
+def _converted(arguments: dict[str, Any], where: str) -> DiffusionOptions:
+    """Field by field, so that the message can name the argument without a path."""
+    types = {field.name: field.type for field in msgspec.structs.fields(DiffusionOptions)}
+    checked = {}
+    for name, value in arguments.items():
+        try:
+            checked[name] = msgspec.convert(value, types[name], strict=True)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{where}: engine argument {name!r}: {error}; got {value!r}") from None
+    return DiffusionOptions(**checked)
