@@ -326,7 +326,7 @@ class Progress(Event):
 class Picture(Event):
     """One picture as a file, or as that file in base64 where the task asked for it. `format`: png, jpeg, webp, avif.
 
-    `preview` is the number of a picture that is not finished yet, -1 for a finished one. `seed` is the one that drew it.
+    `preview` is the number of a picture that is not finished yet, -1 for a finished one. `seed` is what drew it.
     """
 
     index: int

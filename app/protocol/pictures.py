@@ -21,13 +21,23 @@ class LoraChoice(msgspec.Struct, omit_defaults=True):
     scale: float = 1.0
 
 
+class PictureSource(msgspec.Struct, omit_defaults=True):
+    """A picture that the client gave: its file as bytes, or a URL (http(s):, data:) that the replica fetches.
+
+    `param` is the field that it came in, as the client knows it, for what is said of it.
+    """
+
+    data: bytes = b""
+    url: str = ""
+    param: str = "image"
+
+
 class PictureTask(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One picture request. None and 0 mean: not given, the pipeline's own default or the server's holds.
 
-    `n` pictures with the seeds seed, seed + 1, ...; `width` and `height` in pixels. `images` and `mask` are files as
-    bytes, or URLs (http(s):, data:) that the replica fetches. `extra` are further arguments of the pipeline's call.
-    `compression` (0..100) is the quality of JPEG, WebP and AVIF, and 100 minus the effort for PNG. `previews` pictures
-    are sent while it is drawn. `base64`: Picture.data comes in base64.
+    `n` pictures with the seeds seed, seed + 1, ...; `width` and `height` in pixels. `extra` are further arguments of
+    the pipeline's call. `compression` (0..100) is the quality of JPEG, WebP and AVIF, and 100 minus the effort for PNG.
+    `previews` pictures are sent while it is drawn. `base64`: Picture.data comes in base64.
     """
 
     prompt: str = ""
@@ -45,8 +55,8 @@ class PictureTask(msgspec.Struct, kw_only=True, omit_defaults=True):
     layers: int | None = None
     extra: dict[str, Any] = {}
     lora: list[LoraChoice] = []
-    images: list[bytes | str] = []
-    mask: bytes | str | None = None
+    images: list[PictureSource] = []
+    mask: PictureSource | None = None
     format: PictureFormat = "png"
     compression: int = 100
     transparent: bool = False
