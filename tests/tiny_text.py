@@ -18,7 +18,8 @@ SENTENCES = (
 )
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{{ message['content'] if message['content'] is string else message['content'][0]['text'] }}<|im_end|>\n{% endfor %}"
+    "{{ message['content'] if message['content'] is string else message['content'][0]['text'] }}"
+    "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _QWEN_SPECIAL = (
