@@ -6,6 +6,7 @@ The rows are in the modules table_*.py; this module has their shape and the look
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -42,7 +43,8 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     `least` and `most` bound numbers. `commands` are the commands that take the flag.
 
     A `refused` flag is known and never accepted; `reason` says why and what to use. A `planned` one comes with `part`
-    of the project. `needs` tells which hardware a flag is for.
+    of the project. `needs` tells which hardware a flag is for. `never`: values of users of vllm-omni that no engine
+    here can honour, with why and what to use.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     default: Any = None
     aliases: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    never: Mapping[str, str] = {}
     least: float | None = None
     most: float | None = None
     metavar: str = ""
@@ -102,6 +105,8 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
             ValueError: it is not acceptable; the message does not name the flag.
         """
         value = parse(self.kind, given)
+        if isinstance(value, str) and value in self.never:
+            raise ValueError(f"{value} is not accepted: {self.never[value]}")
         if self.choices and isinstance(value, str):
             value = {choice.lower(): choice for choice in self.choices}.get(value.lower(), value)
         if self.choices and value not in self.choices:

@@ -10,6 +10,7 @@ from pathlib import Path
 from app.media.policy import HostList
 from app.settings.access import check_origins
 from app.settings.devices import world_size
+from app.settings.rules_diffusion import diffusion_problems
 from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, StageConfig
 
 _NEEDED = (
@@ -30,7 +31,8 @@ def check(settings: Settings, problems: list[str]) -> None:
     problems += _log(settings.log)
     for stage in settings.stages:
         where = f"stage {stage.stage_id} ({stage.name})"
-        problems += (f"{where}: {problem}" for problem in (*_arguments(stage), *_devices(stage)))
+        of_kind = diffusion_problems(stage) if stage.kind == "diffusion" else ()
+        problems += (f"{where}: {problem}" for problem in (*_arguments(stage), *of_kind, *_devices(stage)))
 
 
 def _server(server: ServerConfig) -> Iterator[str]:

@@ -51,7 +51,7 @@ STAGES = (
         target="stage.max_queue",
         default=1024,
         least=0,
-        kinds=("llm", "stub"),
+        kinds=("llm", "diffusion", "stub"),
         help="Requests that may wait in one replica beside those that it computes; more are answered with 429.",
     ),
 )

@@ -8,14 +8,27 @@ from app.settings.flags import Flag, Group
 from app.settings.values import ValueKind
 
 
-def _llm(name: str, kind: ValueKind, help: str, *, group: Group = "engine", field: str = "", **more: Any) -> Flag:
+def _llm(
+    name: str,
+    kind: ValueKind,
+    help: str,
+    *,
+    group: Group = "engine",
+    kinds: tuple[str, ...] = ("llm",),
+    **more: Any,
+) -> Flag:
     """A flag whose value becomes an argument of vLLM, under vLLM's name for it."""
-    target = f"engine.{field or name.replace('-', '_')}"
-    return Flag(name=name, kind=kind, group=group, target=target, kinds=("llm",), help=help, **more)
+    target = f"engine.{name.replace('-', '_')}"
+    return Flag(name=name, kind=kind, group=group, target=target, kinds=kinds, help=help, **more)
+
+
+def _both(name: str, kind: ValueKind, help: str, *, group: Group = "engine", **more: Any) -> Flag:
+    """One that a diffusion stage takes as well."""
+    return _llm(name, kind, help, group=group, kinds=("llm", "diffusion"), **more)
 
 
 ENGINE = (
-    _llm("dtype", "str", "Number type of weights and activations: auto, bfloat16, float16, float32.", short=True),
+    _both("dtype", "str", "Number type of weights and activations: auto, bfloat16, float16, float32.", short=True),
     _llm(
         "max-model-len",
         "count",
@@ -33,9 +46,11 @@ ENGINE = (
     ),
     _llm("tensor-parallel-size", "int", "GPUs over which each layer is split.", least=1, aliases=("-tp",), short=True),
     _llm("pipeline-parallel-size", "int", "GPUs over which the layers are spread.", least=1, aliases=("-pp",)),
-    _llm("max-num-seqs", "int", "Most sequences computed at the same time.", least=1, short=True),
+    _both(
+        "max-num-seqs", "int", "Most sequences, or picture requests, computed at the same time.", least=1, short=True
+    ),
     _llm("max-num-batched-tokens", "count", "Most tokens computed in one engine step.", short=True),
-    _llm("enforce-eager", "bool", "Do not compile and do not capture CUDA graphs: starts faster, runs slower."),
+    _both("enforce-eager", "bool", "Do not compile and do not capture CUDA graphs: starts faster, runs slower."),
     _llm("kv-cache-memory-bytes", "size", "Memory of the KV cache; replaces the share of the device.", metavar="SIZE"),
     _llm("kv-cache-dtype", "str", "Number type of the KV cache."),
     _llm("block-size", "int", "Tokens in one block of the KV cache.", least=1),
@@ -43,10 +58,10 @@ ENGINE = (
     _llm("enable-chunked-prefill", "bool", "Compute long prompts in pieces, between the steps of other requests."),
     _llm("async-scheduling", "bool", "Plan the next step while the current one runs."),
     _llm("distributed-executor-backend", "str", "How the engine runs its workers: uni, mp, ray."),
-    _llm("quantization", "str", "Quantization method of the weights.", aliases=("-q",)),
+    _both("quantization", "str", "Quantization method of the weights.", aliases=("-q",)),
     _llm("load-format", "str", "How weights are read: auto, safetensors, dummy, ..."),
     _llm("seed", "int", "Seed of the engine's random numbers."),
-    _llm("trust-remote-code", "bool", "Run Python code that comes with the model. Only for models that you trust."),
+    _both("trust-remote-code", "bool", "Run Python code that comes with the model. Only for models that you trust."),
     _llm("hf-overrides", "json", "Values that replace those of the model's config.json.", metavar="JSON"),
     _llm("generation-config", "str", "Where default sampling values come from: auto, vllm, or a directory."),
     _llm("override-generation-config", "json", "Default sampling values that replace the model's.", metavar="JSON"),
@@ -89,7 +104,13 @@ FRONTEND = (
     ),
     _llm("response-role", "str", "Role of the answers.", group="frontend"),
     _llm("enable-lora", "bool", "Serve LoRA adapters.", group="frontend"),
-    _llm("max-loras", "int", "Most adapters in one batch.", group="frontend", least=1),
+    _both(
+        "max-loras",
+        "int",
+        "Most adapters in one batch; of a diffusion stage, most that stay loaded.",
+        group="frontend",
+        least=1,
+    ),
     _llm("max-lora-rank", "int", "Highest rank of an adapter.", group="frontend", least=1),
     _llm("max-cpu-loras", "int", "Most adapters kept in host memory.", group="frontend", least=1),
     _llm(

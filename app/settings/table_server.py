@@ -31,7 +31,7 @@ MODEL = (
         kind="str",
         group="model",
         target="engine.revision",
-        kinds=("llm",),
+        kinds=("llm", "diffusion"),
         help="Branch, tag or commit of a hub model.",
     ),
     Flag(
@@ -39,7 +39,7 @@ MODEL = (
         kind="str",
         group="model",
         target="engine.download_dir",
-        kinds=("llm",),
+        kinds=("llm", "diffusion"),
         metavar="DIR",
         help="Where hub models are kept. Default: the hub's usual cache.",
     ),

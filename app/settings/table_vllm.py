@@ -49,6 +49,9 @@ _OWN = {flag.name for flag in ENGINE_FLAGS} | {
     "log-level",
 }
 
+_SHARED = frozenset({"quantization-config"})
+"""Arguments that a diffusion stage takes as well."""
+
 
 def _rows() -> list[Flag]:
     rows = []
@@ -60,7 +63,7 @@ def _rows() -> list[Flag]:
                     kind=kind,
                     group="vllm",
                     target=f"engine.{name.replace('-', '_')}",
-                    kinds=("llm",),
+                    kinds=("llm", "diffusion") if name in _SHARED else ("llm",),
                     aliases=aliases,
                     status="refused" if name in REFUSED else "works",
                     reason=REFUSED.get(name, ""),

@@ -13,3 +13,12 @@ def model(tmp_path: Path) -> str:
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}))
     return str(directory)
+
+
+@pytest.fixture
+def picture_model(tmp_path: Path) -> str:
+    """A directory that looks like a diffusion model."""
+    directory = tmp_path / "pictures"
+    directory.mkdir()
+    (directory / "model_index.json").write_text(json.dumps({"_class_name": "StableDiffusionPipeline"}))
+    return str(directory)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.engines.diffusion.options import DiffusionOptions
 from app.settings.flags import Flag, by_key, by_variable, flags
 from app.settings.resolve import ConfigError, examine
 from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, StageConfig
@@ -37,7 +38,7 @@ INPUTS = {
 }
 """Flags that say where settings come from; their tests are in the files of those who read them."""
 
-DONE_PARTS = {1, 2, 3}
+DONE_PARTS = {1, 2, 3, 4}
 """Parts of the project that have landed: no flag may be planned for one of them any more."""
 
 WORKING = [flag for flag in flags() if flag.status == "works"]
@@ -45,6 +46,7 @@ OURS = [flag for flag in WORKING if flag.group != "vllm"]
 ENGINE = [flag for flag in OURS if flag.target.startswith(("engine.", "stage."))]
 PLACED = [flag for flag in OURS if flag.target != "input"]
 NOT_ACCEPTED = [flag for flag in flags() if flag.status != "works"]
+SHARED = [flag for flag in WORKING if {"llm", "diffusion"} <= set(flag.kinds)]
 
 
 def by_name(flag: Flag) -> str:
@@ -68,6 +70,12 @@ TLS = {"ssl_certfile": str(CERTIFICATE), "ssl_keyfile": str(KEY), "ssl_ca_certs"
 COMPANIONS = dict.fromkeys((*TLS, "ssl_cert_reqs"), TLS) | {
     "enable_auto_tool_choice": {"tool_call_parser": "hermes"},
     "enable_log_outputs": {"enable_log_requests": True},
+    "diffusion_compile_dynamic": {"diffusion_compile_granularity": "regional"},
+    "cache_config": {"cache_backend": "first_block"},
+    "enable_cache_dit_summary": {"cache_backend": "cache_dit"},
+    "lora_backend": {"lora_path": ["/usr"]},
+    "lora_scale": {"lora_path": ["/usr"]},
+    "custom_pipeline_args": {"diffusion_load_format": "custom_pipeline"},
 }
 """What else has to be given for the flag to be accepted."""
 
@@ -156,7 +164,7 @@ def test_all_other_arguments_of_vllm_arrive(without: str, model: str, tmp_path: 
 
 def test_nothing_stays_planned_when_its_part_is_done() -> None:
     assert [flag.name for flag in flags() if flag.status == "planned" and flag.part in DONE_PARTS] == []
-    assert {flag.part for flag in flags() if flag.status == "planned"} <= set(range(4, 9))
+    assert {flag.part for flag in flags() if flag.status == "planned"} <= set(range(5, 9))
 
 
 @pytest.mark.parametrize(
@@ -166,35 +174,53 @@ def test_there_is_help(flag: Flag) -> None:
     assert flag.help.strip()
 
 
+@pytest.fixture
+def serving(request: pytest.FixtureRequest, flag: Flag) -> str:
+    """A model with a stage that takes the flag."""
+    return str(request.getfixturevalue("picture_model" if flag.kinds == ("diffusion",) else "model"))
+
+
 @pytest.mark.parametrize("flag", PLACED, ids=by_name)
-def test_typed_value_arrives(flag: Flag, model: str) -> None:
-    settings = examine({"model": model, **companions(flag), flag.key: sample(flag)}, {}, source="flag").settings
+def test_typed_value_arrives(flag: Flag, serving: str) -> None:
+    settings = examine({"model": serving, **companions(flag), flag.key: sample(flag)}, {}, source="flag").settings
     assert place(settings, flag) == flag.value(sample(flag))
     assert origin(settings, flag) == f"flag --{flag.name}"
 
 
 @pytest.mark.parametrize("flag", PLACED, ids=by_name)
-def test_variable_arrives(flag: Flag, model: str) -> None:
-    resolution = examine({"model": model, **companions(flag)}, {flag.variable: sample(flag)})
+def test_variable_arrives(flag: Flag, serving: str) -> None:
+    resolution = examine({"model": serving, **companions(flag)}, {flag.variable: sample(flag)})
     assert place(resolution.settings, flag) == flag.value(sample(flag))
     assert origin(resolution.settings, flag) == f"env {flag.variable}"
     assert resolution.warnings == []
 
 
 @pytest.mark.parametrize("flag", ENGINE, ids=by_name)
-def test_yaml_value_arrives(flag: Flag, model: str, tmp_path: Path) -> None:
+def test_yaml_value_arrives(flag: Flag, serving: str, tmp_path: Path) -> None:
     file = tmp_path / "deploy.yaml"
     file.write_text(json.dumps({"stages": [{"stage_id": 0, flag.field: flag.value(sample(flag))}]}))
-    settings = examine({"model": model, "deploy_config": str(file), **companions(flag)}, {}).settings
+    settings = examine({"model": serving, "deploy_config": str(file), **companions(flag)}, {}).settings
     assert place(settings, flag) == flag.value(sample(flag))
     assert origin(settings, flag) == f"{file}:1"
 
 
 @pytest.mark.parametrize("flag", ENGINE, ids=by_name)
-def test_stage_override_arrives(flag: Flag, model: str) -> None:
+def test_stage_override_arrives(flag: Flag, serving: str) -> None:
     overrides = {"0": {flag.field: flag.value(sample(flag))}}
-    settings = examine({"model": model, "stage_overrides": overrides, **companions(flag)}, {}).settings
+    settings = examine({"model": serving, "stage_overrides": overrides, **companions(flag)}, {}).settings
     assert place(settings, flag) == flag.value(sample(flag))
+
+
+@pytest.mark.parametrize("flag", SHARED, ids=by_name)
+def test_a_flag_of_both_engines_reaches_a_diffusion_stage(flag: Flag, picture_model: str) -> None:
+    settings = examine({"model": picture_model, flag.key: sample(flag)}, {}, source="flag").settings
+    assert place(settings, flag) == flag.value(sample(flag))
+
+
+def test_the_diffusion_engine_has_an_option_for_each_of_its_flags() -> None:
+    theirs = {flag.field for flag in WORKING if "diffusion" in flag.kinds and flag.target.startswith("engine.")}
+    options = {field.name for field in msgspec.structs.fields(DiffusionOptions)}
+    assert options == theirs | {"device", "default_sampling_params"}
 
 
 @pytest.mark.parametrize("section", [ServerConfig, MasterConfig, MediaConfig, LogConfig, StageConfig])
@@ -242,6 +268,7 @@ def default_of(field: msgspec.structs.FieldInfo) -> Any:
         ("workers", 0, "must be at least 1, got 0"),
         ("boot", "later", "expected one of blocking, background; got 'later'"),
         ("gpu_memory_utilization", 1.5, "must be at most 1, got 1.5"),
+        ("cache_backend", "step_cache", "step_cache is not accepted: no pipeline of diffusers has it; use cache_dit"),
     ],
 )
 def test_bounds_and_choices(key: str, given: object, message: str) -> None:

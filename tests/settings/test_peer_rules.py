@@ -26,12 +26,10 @@ REFUSED = [
     (14, "serve demo --omni-dp-size-local 2", LATER),
     (15, "serve demo --data-parallel-address 10.0.0.1", "run `omni-app headless` on each of them"),
     (15, "serve demo --data-parallel-backend ray", "run `omni-app headless` on each of them"),
-    (16, "serve demo --lora-backend distill", LATER),
-    (17, "serve demo --lora-path a b", LATER),
+    (16, "serve PICTURES --lora-backend distill", "--lora-backend needs --lora-path"),
     (18, "serve demo --omni-lb-policy best", "expected one of random, round-robin, least-queue-length; got 'best'"),
     (19, "serve demo --omni-heartbeat-timeout 0", "must be at least 1, got 0"),
     (19, "serve demo --omni-heartbeat-timeout nan", "expected a number, got 'nan'"),
-    (20, "serve PICTURES --workers 2", "the pipeline diffusion cannot run yet: it comes with part 4"),
     (21, "serve demo --enable-auto-tool-choice", "--enable-auto-tool-choice needs --tool-call-parser"),
 ]
 
@@ -41,23 +39,29 @@ ACCEPTED = [
     (11, "demo --workers 2 --enable-sleep-mode"),
     (12, "demo --workers 2 --enable-lora"),
     (15, "demo --data-parallel-size 2 --enable-expert-parallel"),
+    (17, "PICTURES --lora-path a b"),
+    (20, "PICTURES --workers 2"),
 ]
-"""What is refused there, and works here because workers have no part in it."""
+"""What is refused there, and works here: workers have no part in it, and adapters are blended."""
+
+
+def words(line: str, directory: Path) -> list[str]:
+    """The words of a command line; PICTURES is the directory of a diffusion model, '' an empty word."""
+    (directory / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    return ["" if word == "''" else word.replace("PICTURES", str(directory)) for word in line.split()]
 
 
 @pytest.mark.parametrize(("rule", "line", "message"), REFUSED)
 def test_rules_that_hold(rule: int, line: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
-    words = ["" if word == "''" else word.replace("PICTURES", str(tmp_path)) for word in line.split()]
-    result = CliRunner().invoke(cli, words, env={"OMNI_MODEL": ""})
+    result = CliRunner().invoke(cli, words(line, tmp_path), env={"OMNI_MODEL": ""})
     assert result.exit_code == 2, rule
     assert message in result.stderr
 
 
 @pytest.mark.parametrize(("rule", "line"), ACCEPTED)
-def test_rules_that_are_lifted(rule: int, line: str) -> None:
+def test_rules_that_are_lifted(rule: int, line: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(
-        cli, ["serve", *line.split(), "--dry-run"], env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+        cli, ["serve", *words(line, tmp_path), "--dry-run"], env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     )
     assert (result.exit_code, result.stderr) == (0, ""), rule
 

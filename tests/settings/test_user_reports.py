@@ -89,7 +89,7 @@ def test_a7_there_is_one_place_for_a_size(model: str, deploy: Any) -> None:
 
 def test_a8_a_flag_without_a_stage_that_uses_it_is_never_silent(model: str) -> None:
     assert refused(model, cache_backend="cache_dit") == [
-        "flag --cache-backend: this version does not have it yet: it comes with part 4 of the project"
+        "flag --cache-backend: no stage of this pipeline takes it (its stages are: llm)"
     ]
 
 
@@ -161,8 +161,8 @@ def test_a16_another_version_of_the_engine_is_refused_before_it_is_imported(monk
         serve({"model": "demo"})
 
 
-def test_a17_a_limit_that_nothing_enforces_yet_is_refused(model: str) -> None:
-    assert "it comes with part 4" in refused(model, max_generated_image_size=262144)[0]
+def test_a17_a_limit_that_no_stage_enforces_is_refused(model: str) -> None:
+    assert "no stage of this pipeline takes it" in refused(model, max_generated_image_size=262144)[0]
 
 
 def test_a18_one_time_limit_for_every_kind_of_stage(deploy: Any) -> None:

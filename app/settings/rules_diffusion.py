@@ -1,0 +1,89 @@
+"""Combinations of a diffusion stage's arguments that cannot work, as far as that can be judged without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from app.settings.schema import StageConfig
+
+_NEEDED = (
+    ("lora_backend", "lora_path"),
+    ("lora_scale", "lora_path"),
+    ("diffusion_compile_dynamic", "diffusion_compile_granularity"),
+)
+"""Arguments of which the first means nothing without the second."""
+
+_EXCLUDED = (
+    ("diffusion_offload_config", "enable_cpu_offload", "the config's `mode` says the same"),
+    ("diffusion_offload_config", "enable_layerwise_offload", "the config's `mode` says the same"),
+    ("enable_cpu_offload", "enable_layerwise_offload", "a part is moved whole or by layers; name one"),
+    ("diffusion_quantization_config", "quantization", "both say how weights are quantized; name one"),
+    ("diffusion_quantization_config", "quantization_config", "it is the older name of the same; name one"),
+)
+_JUDGED_BY_BATCH = ("cache_dit", "first_block", "tea_cache", "sea_cache")
+"""Caches that look at the whole batch to decide whether a step is skipped."""
+
+
+def diffusion_problems(stage: StageConfig) -> Iterator[str]:
+    """One sentence for each combination that cannot work, with what to do."""
+    given = stage.engine_args
+    for name, needed in _NEEDED:
+        if given.get(name) is not None and not given.get(needed):
+            yield f"{_option(name)} needs {_option(needed)}"
+    for name, other, why in _EXCLUDED:
+        if given.get(name) and given.get(other):
+            yield f"{_option(name)} and {_option(other)} exclude each other: {why}"
+    if given.get("custom_pipeline_args") and given.get("diffusion_load_format") != "custom_pipeline":
+        yield "--custom-pipeline-args needs --diffusion-load-format custom_pipeline"
+    yield from _attention(given)
+    yield from _cache(given)
+    yield from _offload(given)
+
+
+def _attention(given: dict[str, Any]) -> Iterator[str]:
+    if given.get("diffusion_attention_backend") and _of(given, "diffusion_attention_config", "default"):
+        yield (
+            "--diffusion-attention-backend and `default` of --diffusion-attention-config are the same setting; "
+            "name one of them"
+        )
+
+
+def _cache(given: dict[str, Any]) -> Iterator[str]:
+    backend = given.get("cache_backend") or "none"
+    if backend == "none":
+        if given.get("cache_config"):
+            yield "--cache-config needs --cache-backend"
+    elif given.get("step_execution"):
+        yield (
+            f"--step-execution and --cache-backend {backend} exclude each other: the cache belongs to the model, and "
+            "requests at different steps would read each other's"
+        )
+    elif backend in _JUDGED_BY_BATCH and (given.get("max_num_seqs") or 1) > 1:
+        yield (
+            f"--max-num-seqs above 1 and --cache-backend {backend} exclude each other: what is skipped would depend "
+            "on the other requests of a batch; mag_cache, taylorseer, pab and text_kv skip by a plan"
+        )
+    if given.get("enable_cache_dit_summary") and backend != "cache_dit":
+        yield "--enable-cache-dit-summary needs --cache-backend cache_dit"
+
+
+def _offload(given: dict[str, Any]) -> Iterator[str]:
+    by_module = given.get("enable_cpu_offload") or _of(given, "diffusion_offload_config", "mode") == "module"
+    if by_module and given.get("step_execution"):
+        yield (
+            "--step-execution needs the whole pipeline on the device: one request encodes while another denoises; "
+            "use --enable-layerwise-offload"
+        )
+    offloads = by_module or given.get("enable_layerwise_offload") or given.get("diffusion_offload_config")
+    if offloads and given.get("diffusion_compile_granularity") == "full" and not given.get("enforce_eager"):
+        yield "--diffusion-compile-granularity full and offloading exclude each other; regional works with it"
+
+
+def _of(given: dict[str, Any], name: str, key: str) -> Any:
+    value = given.get(name)
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _option(argument: str) -> str:
+    return "--" + argument.replace("_", "-")

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.settings.rules_diffusion import diffusion_problems
+from app.settings.schema import StageConfig
+
+
+def problems(**arguments: Any) -> list[str]:
+    stage = StageConfig(stage_id=0, name="diffusion", kind="diffusion", model="m", engine_args=arguments)
+    return list(diffusion_problems(stage))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"lora_backend": "distill"}, "--lora-backend needs --lora-path"),
+        ({"lora_scale": 0.0}, "--lora-scale needs --lora-path"),
+        ({"diffusion_compile_dynamic": False}, "needs --diffusion-compile-granularity"),
+        (
+            {"diffusion_offload_config": {"mode": "layer"}, "enable_cpu_offload": True},
+            "--diffusion-offload-config and --enable-cpu-offload exclude each other",
+        ),
+        ({"enable_cpu_offload": True, "enable_layerwise_offload": True}, "a part is moved whole or by layers"),
+        ({"quantization": "int8", "diffusion_quantization_config": {"method": "fp8"}}, "name one"),
+        ({"custom_pipeline_args": {"a": 1}}, "needs --diffusion-load-format custom_pipeline"),
+        (
+            {"diffusion_attention_backend": "native", "diffusion_attention_config": {"default": "flex"}},
+            "are the same setting",
+        ),
+        ({"cache_config": {"threshold": 1}}, "--cache-config needs --cache-backend"),
+        ({"cache_config": {"threshold": 1}, "cache_backend": "none"}, "--cache-config needs --cache-backend"),
+        ({"cache_backend": "first_block", "enable_cache_dit_summary": True}, "needs --cache-backend cache_dit"),
+        ({"cache_backend": "pab", "step_execution": True}, "--step-execution and --cache-backend pab exclude"),
+        ({"cache_backend": "cache_dit", "max_num_seqs": 2}, "would depend on the other requests of a batch"),
+        ({"enable_cpu_offload": True, "step_execution": True}, "use --enable-layerwise-offload"),
+        ({"diffusion_offload_config": {"mode": "module"}, "step_execution": True}, "use --enable-layerwise-offload"),
+        ({"enable_layerwise_offload": True, "diffusion_compile_granularity": "full"}, "regional works with it"),
+    ],
+)
+def test_what_cannot_work(arguments: dict[str, Any], told: str) -> None:
+    (problem,) = problems(**arguments)
+    assert told in problem
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"lora_backend": "distill", "lora_scale": 0.5, "lora_path": ["/a", "/b"]},
+        {"diffusion_attention_backend": "native", "diffusion_attention_config": {"per_role": {"self": "flex"}}},
+        {"cache_backend": "taylorseer", "max_num_seqs": 8, "cache_config": {"max_order": 1}},
+        {"enable_layerwise_offload": True, "step_execution": True, "diffusion_compile_granularity": "regional"},
+        {"enable_cpu_offload": True, "diffusion_compile_granularity": "full", "enforce_eager": True},
+    ],
+)
+def test_what_works_together(arguments: dict[str, Any]) -> None:
+    assert problems(**arguments) == []
