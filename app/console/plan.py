@@ -8,22 +8,27 @@ from pathlib import Path
 
 import msgspec
 
+from app.settings import platforms
 from app.settings.capabilities import summarize
 from app.settings.devices import world_size
 from app.settings.hub import Hub
 from app.settings.pipelines import PIPELINES
 from app.settings.schema import Settings, StageConfig
-from app.settings.weights import Weights, read_weights
+from app.settings.weights import Weights, read_components, read_weights
 
 
 class Need(msgspec.Struct, frozen=True):
-    """The weights of a stage, and their part on one device. Sizes in bytes; `note` says what is not known."""
+    """The weights of a stage, and their part on one device. Sizes in bytes; `note` says what is not known.
+
+    `components` are the parts of a diffusion model, which one device holds together unless it may offload them.
+    """
 
     stage_id: int
     parameters: int | None = None
     weights: int | None = None
     weights_on_one_device: int | None = None
     note: str = ""
+    components: dict[str, int] = {}
 
 
 def graph(settings: Settings) -> list[str]:
@@ -57,25 +62,54 @@ def needs(settings: Settings) -> list[Need]:
 def _need(stage: StageConfig) -> Need:
     if stage.kind == "stub":
         return Need(stage.stage_id, 0, 0, 0)
-    directory = _directory(stage)
-    if directory is None:
+    model = _files(stage)
+    if model is None:
         return Need(stage.stage_id, note="not known before the model is on this machine")
     try:
-        weights = read_weights(directory, str(stage.engine_args.get("dtype") or "auto"))
+        return _diffusion_need(stage, model) if stage.kind == "diffusion" else _llm_need(stage, model)
     except ValueError as error:
         return Need(stage.stage_id, note=str(error))
+
+
+def _llm_need(stage: StageConfig, directory: Path) -> Need:
+    weights = read_weights(directory, str(stage.engine_args.get("dtype") or "auto"))
     if weights is None:
         return Need(stage.stage_id, note=f"{directory} has no safetensors files")
     return Need(stage.stage_id, weights.parameters, weights.size, _share(stage, weights))
+
+
+def _diffusion_need(stage: StageConfig, model: Path) -> Need:
+    arguments = stage.engine_args
+    variant = str((arguments.get("diffusers_load_kwargs") or {}).get("variant") or "")
+    components = read_components(model, diffusion_dtype(stage), variant)
+    if not components:
+        return Need(stage.stage_id, note=f"{model} has no safetensors files")
+    sizes = {name: weights.size for name, weights in components.items()}
+    offloads = arguments.get("enable_cpu_offload") or arguments.get("enable_layerwise_offload")
+    return Need(
+        stage.stage_id,
+        sum(weights.parameters for weights in components.values()),
+        sum(sizes.values()),
+        max(sizes.values()) if offloads else sum(sizes.values()),
+        components=sizes,
+    )
+
+
+def diffusion_dtype(stage: StageConfig) -> str:
+    """The number type that "auto" means for a diffusion stage: a CPU computes in float32."""
+    dtype = str(stage.engine_args.get("dtype") or "auto")
+    on_cpu = stage.devices == "cpu" or platforms.current() == "cpu"
+    return "float32" if dtype == "auto" and on_cpu else dtype
 
 
 def _share(stage: StageConfig, weights: Weights) -> int:
     return -(-weights.size // (world_size(stage) // int(stage.engine_args.get("data_parallel_size") or 1)))
 
 
-def _directory(stage: StageConfig) -> Path | None:
+def _files(stage: StageConfig) -> Path | None:
+    """Where the model is: a directory, or a single file of a diffusion stage; None if it is not here yet."""
     path = Path(stage.model).expanduser()
-    if path.is_dir():
+    if path.is_dir() or (path.is_file() and stage.kind == "diffusion"):
         return path
     arguments = stage.engine_args
     revision, cache = str(arguments.get("revision") or "main"), str(arguments.get("download_dir") or "")
@@ -94,7 +128,7 @@ def as_lines(settings: Settings) -> list[str]:
 
 def _ability(stage: StageConfig) -> str:
     """What the model of a language model stage can do, if it is on this machine."""
-    directory = _directory(stage) if stage.kind == "llm" else None
+    directory = _files(stage) if stage.kind == "llm" else None
     summary = summarize(directory) if directory else None
     if summary is None:
         return ""
@@ -105,11 +139,14 @@ def _ability(stage: StageConfig) -> str:
 def _in_words(need: Need, stage: StageConfig) -> str:
     if need.weights is None or need.parameters is None or need.weights_on_one_device is None:
         return need.note
-    text = f"weights {_bytes(need.weights)} ({need.parameters / 1e6:,.1f} million parameters)"
+    known = f" ({need.parameters / 1e6:,.1f} million parameters)" if need.parameters or not need.weights else ""
+    text = f"weights {_bytes(need.weights)}{known}"
     if need.weights_on_one_device < need.weights:
         text += f", {_bytes(need.weights_on_one_device)} on each device"
     if stage.num_replicas > 1:
         text += f", {stage.num_replicas} times"
+    if need.components:
+        text += f": {', '.join(f'{name} {_bytes(size)}' for name, size in need.components.items())}"
     return f"{text}; {_cache(stage)}" if stage.kind == "llm" else text
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from app.settings import platforms
+from app.settings.classnames import output_of
 from app.settings.deploy import Document
 from app.settings.flags import Flag, by_engine_argument, flags
 from app.settings.layers import Layer, Merged
@@ -23,11 +24,13 @@ _FIXED = ("name", "kind", "entry", "outputs")
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """What the stages are made of. `documents`: strongest first; `explicit`: the names of those that a user chose.
 
-    `by_stage`: settings by stage id and the flag that gave them, the weaker flag first.
+    `class_name`: that of a diffusion model by its files, "" if there is none or nobody knows. `by_stage`: settings by
+    stage id and the flag that gave them, the weaker flag first.
     """
 
     model: str
     pipeline: Pipeline
+    class_name: str
     documents: list[Document]
     explicit: set[str]
     strategy: Strategy
@@ -145,6 +148,10 @@ class Builder:
                 )
 
     def _apply_topology(self, stage_id: int, topology: StageTopology, merged: Merged) -> None:
+        if topology.kind == "diffusion":
+            class_name = str(merged.find("engine_args.model_class_name") or self._sources.class_name)
+            output = output_of(class_name)
+            topology = msgspec.structs.replace(topology, outputs=(output,)) if output else topology
         fixed = {field: msgspec.to_builtins(getattr(topology, field)) for field in _FIXED}
         for field, value in fixed.items():
             said = merged.values.get(field)

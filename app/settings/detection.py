@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from app.settings.hub import LookUp
-from app.settings.inspection import inspect
-from app.settings.pipelines import PIPELINES, Found
+from app.settings.inspection import Hints, inspect
+from app.settings.pipelines import PIPELINES, Found, by_class_name
 from app.settings.problems import near
 
 BUILT_IN = ("demo", "stub")
@@ -21,11 +21,16 @@ def is_hub_id(model: str) -> bool:
     return model not in BUILT_IN and not _is_path(model)
 
 
-def detect(model: str, pipeline: str | None, look_up: LookUp | None = None) -> str:
-    """The name of the pipeline that serves `model`; `pipeline` is the deploy file's choice and is only checked.
+def detect(
+    model: str,
+    pipeline: str | None,
+    look_up: LookUp | None = None,
+    hints: Hints = Hints(),  # noqa: B008 - frozen
+) -> Found:
+    """What `model` is and the pipeline that serves it; `pipeline` is the deploy file's choice and is only checked.
 
-    `look_up` is asked about a hub id. Without it, or where it does not know, that is taken for a language model;
-    prepare() looks again when the files are there.
+    `look_up` is asked about a hub id. Without it, or where it does not know, the hints decide, and without those it is
+    taken for a language model; prepare() looks again when the files are there.
 
     Raises:
         ValueError: the model does not exist, or no pipeline can serve it; says which and what to do.
@@ -34,13 +39,13 @@ def detect(model: str, pipeline: str | None, look_up: LookUp | None = None) -> s
         raise ValueError(
             f"pipeline: unknown pipeline {pipeline}{near(pipeline, PIPELINES)}; known: {', '.join(PIPELINES)}"
         )
-    found = _found(model, pipeline, look_up)
+    found = _found(model, pipeline, look_up, hints)
     if found.pipeline.part:
         raise ValueError(f"{model} is {found.what}: {found.pipeline.refusal}")
-    return found.pipeline.name
+    return found
 
 
-def _found(model: str, pipeline: str | None, look_up: LookUp | None) -> Found:
+def _found(model: str, pipeline: str | None, look_up: LookUp | None, hints: Hints) -> Found:
     if model in BUILT_IN or pipeline in BUILT_IN:
         if pipeline not in (None, model):
             raise ValueError(f"pipeline: the pipeline {pipeline} does not serve the model {model}")
@@ -48,15 +53,31 @@ def _found(model: str, pipeline: str | None, look_up: LookUp | None) -> Found:
     if not _is_path(model):
         if not _HUB_ID.fullmatch(model):
             raise ValueError(f"{model!r} is neither a directory here nor a hub id (owner/name)")
-        looked_up = look_up(model) if look_up and not pipeline else None
-        return looked_up or _chosen(pipeline or "llm")
+        return _hub_model(model, pipeline, look_up, hints)
     if pipeline:
-        return _chosen(pipeline)
-    return inspect(Path(model).expanduser())
+        return _chosen(pipeline, hints.class_name or _class_name(Path(model).expanduser()))
+    return inspect(Path(model).expanduser(), hints)
 
 
-def _chosen(pipeline: str) -> Found:
-    return Found(f"to be served by {pipeline}", PIPELINES[pipeline])
+def _hub_model(model: str, pipeline: str | None, look_up: LookUp | None, hints: Hints) -> Found:
+    if pipeline:
+        return _chosen(pipeline, hints.class_name)
+    looked_up = look_up(model) if look_up else None
+    if hints.class_name and (looked_up is None or looked_up.class_name is not None):
+        return by_class_name(hints.class_name)
+    return looked_up or _chosen("llm")
+
+
+def _chosen(pipeline: str, class_name: str = "") -> Found:
+    return Found(f"to be served by {pipeline}", PIPELINES[pipeline], class_name)
+
+
+def _class_name(path: Path) -> str:
+    """The class of the diffusion model at a path, "" if there is none: who names a pipeline decides what it serves."""
+    try:
+        return inspect(path).class_name or ""
+    except ValueError:
+        return ""
 
 
 def _is_path(model: str) -> bool:

@@ -16,6 +16,7 @@ LookUp = Callable[[str], Found | None]
 
 _TIMEOUT_S = 5.0
 _TRUE = {"1", "on", "yes", "true"}
+_INDEXES = {"model_index.json", "modular_model_index.json"}
 
 
 class _Diffusers(msgspec.Struct):
@@ -41,16 +42,23 @@ class ModelCard(msgspec.Struct):
         """What it is.
 
         Raises:
-            ValueError: none does.
+            ValueError: nothing that any pipeline serves.
         """
         names = [file.rfilename for file in self.siblings]
         config = self.config or _Config()
-        if config.diffusers is not None or "model_index.json" in names:
+        if config.diffusers is not None or not _INDEXES.isdisjoint(names):
             return by_class_name((config.diffusers and config.diffusers.class_name) or "")
         if names and "config.json" not in names:
-            gguf = any(name.endswith(".gguf") for name in names)
-            raise ValueError("it has only GGUF files" if gguf else "it has neither config.json nor model_index.json")
+            raise ValueError(_only_files(names))
         return by_model_type(config.model_type)
+
+
+def _only_files(names: list[str]) -> str:
+    if any(name.endswith(".gguf") for name in names):
+        return "it has only GGUF files; of a diffusion model, download one and give its path"
+    if any(name.endswith(".safetensors") for name in names):
+        return "it has neither config.json nor model_index.json, only weights; download the file and give its path"
+    return "it has neither config.json nor model_index.json"
 
 
 class Hub:
@@ -73,7 +81,8 @@ class Hub:
             self._warnings.append(f"{model} is not in the hub's cache, and HF_HUB_OFFLINE forbids to ask for it")
             return None
         try:
-            return self._ask(model, revision).found()
+            card = self._ask(model, revision)
+            return card.found() if card else None
         except ValueError as error:
             raise ValueError(f"the model {model} cannot be served: {error}") from None
 
@@ -88,7 +97,7 @@ class Hub:
         known = ("config.json", "model_index.json", "modular_model_index.json")
         return snapshot if any((snapshot / name).is_file() for name in known) else None
 
-    def _ask(self, model: str, revision: str) -> ModelCard:
+    def _ask(self, model: str, revision: str) -> ModelCard | None:
         endpoint = self._environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
         request = urllib.request.Request(f"{endpoint}/api/models/{model}/revision/{revision}")
         if token := self._environ.get("HF_TOKEN"):
@@ -104,7 +113,10 @@ class Hub:
             self._warn(model, f"HTTP status {error.code}")
         except (OSError, msgspec.DecodeError) as error:
             self._warn(model, str(getattr(error, "reason", error)))
-        return ModelCard()
+        return None
 
     def _warn(self, model: str, reason: str) -> None:
-        self._warnings.append(f"the hub cannot be asked about {model} ({reason}); it is taken for a language model")
+        self._warnings.append(
+            f"the hub cannot be asked about {model} ({reason}); it is taken for a language model unless "
+            "--model-class-name is given"
+        )

@@ -8,12 +8,24 @@ from typing import Any
 
 import msgspec
 
-from app.settings.pipelines import PIPELINES, Found, by_class_name, by_model_type
+from app.settings.pipelines import Found, by_class_name, by_model_type
 
 _SINGLE_FILES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
+_GGUF = ".gguf"
 
 
-def inspect(path: Path) -> Found:
+class Hints(msgspec.Struct, frozen=True):
+    """What was said about a model beside its name: all that is known of a file, and of a hub id without the hub.
+
+    `class_name` is that of --model-class-name; `config`, from --diffusers-load-kwargs, is the directory or hub id that
+    has what a single file lacks.
+    """
+
+    class_name: str = ""
+    config: str = ""
+
+
+def inspect(path: Path, hints: Hints = Hints()) -> Found:  # noqa: B008 - frozen
     """What the model at `path` is; its pipeline may be one that cannot run yet.
 
     Raises:
@@ -21,11 +33,16 @@ def inspect(path: Path) -> Found:
     """
     if not path.exists():
         raise ValueError(f"there is no model at {path}: the directory does not exist")
-    if path.is_file():
-        return _inspect_file(path)
-    index = read_json(path / "model_index.json") or read_json(path / "modular_model_index.json")
-    if index is not None:
-        return _of_index(path, index)
+    found = _inspect_file(path, hints) if path.is_file() else _inspect_directory(path)
+    if hints.class_name and found.class_name is not None:
+        return by_class_name(hints.class_name)
+    return found
+
+
+def _inspect_directory(path: Path) -> Found:
+    for name in ("model_index.json", "modular_model_index.json"):
+        if (index := read_json(path / name)) is not None:
+            return _of_index(path, index)
     config = read_json(path / "config.json")
     if config is None:
         raise ValueError(f"{path} holds no model: it has neither a config.json nor a model_index.json")
@@ -36,20 +53,24 @@ def inspect(path: Path) -> Found:
 
 def _of_index(path: Path, index: Mapping[str, Any]) -> Found:
     name = index.get("_class_name")
+    if isinstance(name, list) and name:  # a class that comes with the model: its module, its name
+        name = name[-1]
     if not isinstance(name, str):
         raise ValueError(f"{path} is a diffusers model whose index names no _class_name")
     return by_class_name(name)
 
 
-def _inspect_file(path: Path) -> Found:
+def _inspect_file(path: Path, hints: Hints) -> Found:
     suffix = path.suffix.lower()
-    if suffix == ".gguf":
+    if suffix == _GGUF and not (hints.class_name or hints.config):
         raise ValueError(
-            f"{path} is a GGUF file, which vLLM does not read by itself; give the directory of the original model"
+            f"{path} is a GGUF file. A language model is served from the directory of the original model; a diffusion "
+            'model needs its directory too, for all but these weights: --diffusers-load-kwargs \'{"config": "DIR"}\''
         )
-    if suffix not in _SINGLE_FILES:
+    if suffix not in (*_SINGLE_FILES, _GGUF):
         raise ValueError(f"{path} is a file; a model is a directory, a hub id, or one file of weights")
-    return Found("a single file of weights, which only diffusion models can be", PIPELINES["diffusion"])
+    config = Path(hints.config).expanduser()
+    return _inspect_directory(config) if hints.config and config.is_dir() else by_class_name("")
 
 
 def read_json(path: Path) -> Mapping[str, Any] | None:

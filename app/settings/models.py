@@ -12,6 +12,7 @@ import msgspec
 from app.cluster.process import python_command
 from app.cluster.rundir import StartupError
 from app.settings.detection import detect, is_hub_id
+from app.settings.inspection import Hints
 from app.settings.schema import Settings, StageConfig
 from app.settings.stages import BY_MODEL
 
@@ -35,7 +36,7 @@ async def prepare(settings: Settings, progress: Progress) -> Settings:
             progress(f"getting the model {stage.model}")
             known[request] = await _obtain(request, progress)
             if settings.origins.get("pipeline", BY_MODEL) == BY_MODEL:
-                _check(stage.model, known[request], settings.pipeline)
+                _check(stage, known[request], settings.pipeline)
         stages.append(_located(stage, known[request]) if request else stage)
     return msgspec.structs.replace(settings, stages=stages)
 
@@ -56,10 +57,13 @@ def _request(stage: StageConfig) -> tuple[str, ...]:
     """The arguments for app.settings.obtain; empty if the model needs nothing."""
     if stage.kind == "llm" and stage.model == "demo":
         return ("demo", str(cache_directory()))
-    if stage.kind != "stub" and is_hub_id(stage.model):
-        arguments = stage.engine_args
-        return ("hub", stage.model, str(arguments.get("revision") or ""), str(arguments.get("download_dir") or ""))
-    return ()
+    if stage.kind == "stub" or not is_hub_id(stage.model):
+        return ()
+    arguments = stage.engine_args
+    where = (stage.model, str(arguments.get("revision") or ""), str(arguments.get("download_dir") or ""))
+    if stage.kind == "diffusion":
+        return ("diffusion", *where, str((arguments.get("diffusers_load_kwargs") or {}).get("variant") or ""))
+    return ("hub", *where)
 
 
 async def _obtain(request: tuple[str, ...], progress: Progress) -> str:
@@ -101,11 +105,12 @@ def _reason(errors: str, code: int | None) -> str:
     return lines[-1] if lines else f"exit code {code}"
 
 
-def _check(model: str, directory: str, pipeline: str) -> None:
+def _check(stage: StageConfig, directory: str, pipeline: str) -> None:
     """The files have the last word on which pipeline serves the model."""
+    hints = Hints(str(stage.engine_args.get("model_class_name") or ""))
     try:
-        found = detect(directory, None)
+        found = detect(directory, None, hints=hints).pipeline.name
     except ValueError as error:
-        raise StartupError(f"the model {model} cannot be served: {error}") from None
-    if model != "demo" and found != pipeline:
-        raise StartupError(f"the model {model} needs the pipeline {found}, not {pipeline}")
+        raise StartupError(f"the model {stage.model} cannot be served: {error}") from None
+    if stage.model != "demo" and found != pipeline:
+        raise StartupError(f"the model {stage.model} needs the pipeline {found}, not {pipeline}")

@@ -5,6 +5,7 @@ Prints lines of progress, then the model's directory; on failure the reason is t
 
 from __future__ import annotations
 
+import glob
 import io
 import os
 import signal
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from app.cluster.process import signal_on_parent_death
+from app.settings.inspection import read_json
+from app.settings.snapshot import diffusion_files, language_model_files
 
-_SAFETENSORS_ELSE = ("*.bin", "*.pt")
-_NEVER = ("original/*", "*.pth", "*.gguf", "*.onnx", "*.onnx_data", "*.msgpack", "*.h5", "*.ot", "*.tflite")
 _REPORT_S = 1.0
+_LIST_S = 10.0
+_KNOWN = ["config.json", "model_index.json", "modular_model_index.json"]
+"""Files by which a model is known: each that it has is downloaded."""
 
 
 class ObtainError(Exception):
@@ -31,7 +35,7 @@ def main() -> None:
     if os.getppid() != int(parent):
         sys.exit("the process that asked for the model is gone")
     try:
-        directory = convert_demo(*arguments) if kind == "demo" else download(*arguments)
+        directory = convert_demo(*arguments) if kind == "demo" else download(kind, *arguments)
     except ObtainError as error:
         sys.exit(str(error))
     _say(directory)
@@ -47,8 +51,10 @@ def convert_demo(cache: str) -> str:
         raise ObtainError(str(error)) from error
 
 
-def download(repository: str, revision: str, cache: str) -> str:
+def download(kind: str, repository: str, revision: str, cache: str, variant: str = "") -> str:
     """The snapshot of a hub repository, downloaded or from the hub's cache; honours HF_HUB_OFFLINE and HF_TOKEN.
+
+    `kind` "diffusion" is for models of diffusers, which have `variant`s, "hub" for all others.
 
     Raises:
         ObtainError: no such model, no permission, or no network and not in the cache.
@@ -57,16 +63,15 @@ def download(repository: str, revision: str, cache: str) -> str:
         from huggingface_hub import errors, snapshot_download
     except ImportError:
         raise ObtainError("huggingface_hub is not installed; pip install 'omni-app[cpu]' or 'omni-app[cuda]'") from None
-    wanted = {"revision": revision or None, "cache_dir": cache or None}
+    where = {"revision": revision or None, "cache_dir": cache or None}
     try:
-        return str(
-            snapshot_download(
-                repository,
-                ignore_patterns=_ignored(repository, revision),
-                tqdm_class=_progress_bar(repository),
-                **wanted,
-            )
-        )
+        try:
+            files = _wanted(kind, repository, where, variant)
+        except (errors.HTTPError, errors.OfflineModeIsEnabled, OSError) as error:
+            return _cached(repository, where, error)
+        patterns = [glob.escape(name) for name in files]
+        bar = _progress_bar(repository)
+        return str(snapshot_download(repository, allow_patterns=patterns, tqdm_class=bar, **where))
     except errors.GatedRepoError:
         raise ObtainError(
             "its owner asks you to accept terms first: do so on its hub page, then set HF_TOKEN"
@@ -77,21 +82,37 @@ def download(repository: str, revision: str, cache: str) -> str:
         raise ObtainError(
             "the hub has no such model, or it is private and HF_TOKEN is not set to a token for it"
         ) from None
-    except (errors.LocalEntryNotFoundError, errors.IncompleteSnapshotError, OSError) as error:
+    except (errors.HTTPError, errors.OfflineModeIsEnabled, errors.IncompleteSnapshotError, OSError) as error:
         raise ObtainError(_unreachable(repository, error)) from error
 
 
-def _ignored(repository: str, revision: str) -> list[str]:
-    """Files that vLLM would not read: other formats, and .bin where there are safetensors."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+def _wanted(kind: str, repository: str, where: dict[str, Any], variant: str) -> list[str]:
+    """The files to download, after a look at the list of all."""
+    from huggingface_hub import HfApi, hf_hub_download
+
+    siblings = HfApi().model_info(repository, revision=where["revision"], timeout=_LIST_S).siblings or []
+    files = [file.rfilename for file in siblings]
+    if kind != "diffusion":
+        return language_model_files(files)
+    components: list[str] = []
+    if "model_index.json" in files:
+        index = read_json(Path(hf_hub_download(repository, "model_index.json", **where))) or {}
+        components = [name for name, value in index.items() if isinstance(value, list) and not name.startswith("_")]
+    return diffusion_files(files, components, variant)
+
+
+def _cached(repository: str, where: dict[str, Any], unreachable: Exception) -> str:
+    """What an earlier download has left; which files it took cannot be asked, so that the engine judges.
+
+    Raises:
+        Exception: `unreachable`, if there is nothing.
+    """
+    from huggingface_hub import errors, snapshot_download
 
     try:
-        files = HfApi().model_info(repository, revision=revision or None, timeout=10).siblings or []
-    except (OfflineModeIsEnabled, HfHubHTTPError, OSError, RuntimeError):
-        return list(_NEVER)  # snapshot_download says what is wrong, or finds the model in the cache
-    safe = any(file.rfilename.endswith(".safetensors") for file in files)
-    return [*_NEVER, *(_SAFETENSORS_ELSE if safe else ())]
+        return str(snapshot_download(repository, allow_patterns=_KNOWN, local_files_only=True, **where))
+    except (errors.LocalEntryNotFoundError, errors.IncompleteSnapshotError):
+        raise unreachable from None
 
 
 def _unreachable(repository: str, error: Exception) -> str:

@@ -7,11 +7,14 @@ from typing import Literal
 import msgspec
 
 TopologyKind = Literal["llm", "stub", "diffusion", "generation"]
-"""A StageKind, or what will be one: diffusion, and generation (a vocoder or codec: one pass, no sampling)."""
+"""A StageKind, or what will be one: generation (a vocoder or codec: one pass, no sampling)."""
 
 
 class StageTopology(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pipeline fixes for a stage; no configuration can change it. `sources` are the stages that feed it."""
+    """What the pipeline fixes for a stage; no configuration can change it. `sources` are the stages that feed it.
+
+    The outputs of a diffusion stage are those of its pipeline class, where that is known (settings.classnames).
+    """
 
     name: str
     kind: TopologyKind
@@ -73,12 +76,11 @@ PIPELINES = {
         Pipeline(name="llm", stages=(_llm("llm", outputs=("text",)),)),
         Pipeline(name="demo", stages=(_llm("text", outputs=("text",)),)),
         Pipeline(name="stub", stages=(StageTopology(name="stub", kind="stub"),), open=True),
-        Pipeline(name="diffusion", stages=(_diffusion("diffusion", "image"),), part=4),
+        Pipeline(name="diffusion", stages=(_diffusion("diffusion", "image"),)),
         Pipeline(
             name="wan",
             stages=(_diffusion("diffusion", "video"),),
             class_names=("WanPipeline", "WanImageToVideoPipeline", "WanVideoToVideoPipeline", "WanVACEPipeline"),
-            part=4,
         ),
         Pipeline(
             name="qwen3_tts",
@@ -105,10 +107,14 @@ PIPELINES = {
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a model is, in words, and the pipeline that serves it."""
+    """What a model is, in words, and the pipeline that serves it.
+
+    `class_name` is that of a diffusion model, "" where it is not known, and None for every other model.
+    """
 
     what: str
     pipeline: Pipeline
+    class_name: str | None = None
 
 
 def by_model_type(model_type: str) -> Found:
@@ -118,6 +124,6 @@ def by_model_type(model_type: str) -> Found:
 
 
 def by_class_name(class_name: str) -> Found:
-    """For a model_index.json: a pipeline of its own, or that of all diffusers models."""
+    """For a model_index.json ("": its class is not known): a pipeline of its own, or that of all diffusers models."""
     known = next((known for known in PIPELINES.values() if class_name in known.class_names), PIPELINES["diffusion"])
-    return Found(f"a diffusion model ({class_name})", known)
+    return Found(f"a diffusion model ({class_name})" if class_name else "a diffusion model", known, class_name)

@@ -57,10 +57,12 @@ def resolve(
 ) -> Settings:
     """Settings from typed values (flag names with underscores) and OMNI_* variables; warnings are logged.
 
+    A hub id that is not in the cache costs one small request: which pipeline serves it cannot be known otherwise.
+
     Raises:
         ConfigError: with every problem that was found.
     """
-    resolution = examine(typed, environ, source=source)
+    resolution = examine(typed, environ, source=source, ask_hub=True)
     for warning in (*resolution.warnings, *_idle(resolution.settings, environ)):
         logger.warning("%s", warning)
     return resolution.settings

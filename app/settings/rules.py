@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
+from app.engines.diffusion.options import read_options
 from app.media.policy import HostList
 from app.settings.access import check_origins
 from app.settings.devices import world_size
@@ -31,7 +32,7 @@ def check(settings: Settings, problems: list[str]) -> None:
     problems += _log(settings.log)
     for stage in settings.stages:
         where = f"stage {stage.stage_id} ({stage.name})"
-        of_kind = diffusion_problems(stage) if stage.kind == "diffusion" else ()
+        of_kind = (*diffusion_problems(stage), *_diffusion(stage, where)) if stage.kind == "diffusion" else ()
         problems += (f"{where}: {problem}" for problem in (*_arguments(stage), *of_kind, *_devices(stage)))
 
 
@@ -112,6 +113,19 @@ def _arguments(stage: StageConfig) -> Iterator[str]:
     for name, other in _EXCLUDED:
         if given.get(name) and given.get(other):
             yield f"{_option(name)} and {_option(other)} exclude each other"
+
+
+def _diffusion(stage: StageConfig, where: str) -> Iterator[str]:
+    try:
+        options = read_options(stage)
+    except ValueError as error:
+        yield str(error).removeprefix(f"{where}: ")
+        return
+    if stage.model.lower().endswith(".gguf") and not options.diffusers_load_kwargs.get("config"):
+        yield (
+            f'{stage.model} holds weights only; --diffusers-load-kwargs \'{{"config": "DIR"}}\' says where the '
+            "directory of its model is"
+        )
 
 
 def _option(argument: str) -> str:

@@ -93,6 +93,7 @@ class _Checker:
                 self.arguments[str(key)] = value
             else:
                 self._take_argument(flag, key, value, f"{name}.{key}")
+                self.named.add(str(key))
 
     def _take_runtime(self, given: Any) -> None:
         """The older place of three fields; it wins over the newer one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -12,11 +13,13 @@ from app.settings.deploy import SHIPPED, Document, find, read_chain
 from app.settings.detection import detect
 from app.settings.flags import by_key
 from app.settings.hub import LookUp
-from app.settings.pipelines import PIPELINES
+from app.settings.inspection import Hints
 from app.settings.schema import LoadBalancing, StageConfig
 from app.settings.sources import Given
 from app.settings.stagefields import StageValues, check_stage
 from app.settings.strategy import Strategy, check_names, read_strategy
+
+T = TypeVar("T")
 
 BY_MODEL = "the model"
 """The origin of a pipeline that nobody named."""
@@ -47,10 +50,11 @@ def resolve_stages(
     by_stage = {f"--{by_key()[key].name}": _by_stage(given, key, problems) for key in _BY_STAGE}
     named = next((document for document in documents if document.pipeline), None)
     try:
-        pipeline = PIPELINES[detect(model, named.pipeline if named else None, look_up)]
+        found = detect(model, named.pipeline if named else None, look_up, _hints(given, by_stage, documents))
     except ValueError as error:
         problems.append(str(error))
         return ResolvedStages("", [], {})
+    pipeline = found.pipeline
     shipped = SHIPPED / f"{pipeline.name}.yaml"
     explicit = {document.name for document in documents} - {file.name for file in SHIPPED.glob("*.yaml")}
     if shipped.name not in {document.name for document in documents}:
@@ -60,6 +64,7 @@ def resolve_stages(
         Sources(
             model=model,
             pipeline=pipeline,
+            class_name=found.class_name or "",
             documents=documents,
             explicit=explicit,
             strategy=strategy,
@@ -74,6 +79,20 @@ def resolve_stages(
     _check_owned(stages, given, problems, warnings)
     origins = builder.origins | {"pipeline": f"{named.name}:{named.lines['pipeline']}" if named else BY_MODEL}
     return ResolvedStages(pipeline.name, stages, origins, strategy.routing, strategy.name)
+
+
+def _hints(given: Mapping[str, Given], by_stage: dict[str, dict[int, StageValues]], documents: list[Document]) -> Hints:
+    """What is said about the model by anybody, the strongest first; which stage it is for is not known yet."""
+    entries = [entry for stages in reversed(by_stage.values()) for entry in stages.values()]
+    flags = {key: found.value for key, found in given.items() if by_key()[key].target.startswith("engine.")}
+    arguments = [*(entry.values.get("engine_args", {}) for entry in entries), flags]
+    arguments += [x.values.get("engine_args", {}) for document in documents for x in document.stages.values()]
+
+    def first(key: str, kind: type[T]) -> T | None:
+        return next((x[key] for x in arguments if isinstance(x.get(key), kind)), None)
+
+    config = (first("diffusers_load_kwargs", dict) or {}).get("config")
+    return Hints(first("model_class_name", str) or "", config if isinstance(config, str) else "")
 
 
 def _explicit_documents(given: Mapping[str, Given], problems: list[str]) -> list[Document]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+
+from app.settings.inspection import read_json
+from app.settings.snapshot import diffusion_files
 
 _MOST_HEADER_BYTES = 100 << 20
 _BITS = {"F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16}
@@ -37,14 +40,43 @@ def read_weights(directory: Path, dtype: str = "auto") -> Weights | None:
     Raises:
         ValueError: a file is broken; names it.
     """
-    parameters = bits = 0
-    files = sorted(directory.glob("**/*.safetensors"))
-    for file in files:
+    return _sum(directory.glob("**/*.safetensors"), dtype)
+
+
+def read_components(model: Path, dtype: str = "auto", variant: str = "") -> dict[str, Weights]:
+    """The weights of a diffusion model by component, those in several formats once; of a single file under its name.
+
+    `dtype` as in read_weights; a GGUF file counts as it is, and its parameters are not known (0).
+
+    Raises:
+        ValueError: a file is broken; names it.
+    """
+    found: dict[str, Weights | None]
+    if model.suffix.lower() == ".gguf":
+        return {model.name: Weights(0, model.stat().st_size)}
+    if model.is_file():
+        found = {model.name: _sum([model], dtype)} if model.suffix == ".safetensors" else {}
+    else:
+        index = read_json(model / "model_index.json")
+        folders = [x for x in sorted(model.iterdir()) if x.is_dir() and (index is None or x.name in index)]
+        found = {folder.name: _sum(_used(folder, variant), dtype) for folder in folders}
+    return {name: weights for name, weights in found.items() if weights is not None}
+
+
+def _used(folder: Path, variant: str) -> Iterator[Path]:
+    files = [str(file.relative_to(folder.parent)) for file in folder.glob("*.safetensors")]
+    return (folder.parent / name for name in diffusion_files(files, [], variant))
+
+
+def _sum(files: Iterable[Path], dtype: str) -> Weights | None:
+    parameters = bits = count = 0
+    for file in sorted(files):
+        count += 1
         for tensor in _tensors(file):
-            count = math.prod(tensor.shape)
-            parameters += count
-            bits += count * _width(tensor.dtype, dtype)
-    return Weights(parameters, bits // 8) if files else None
+            size = math.prod(tensor.shape)
+            parameters += size
+            bits += size * _width(tensor.dtype, dtype)
+    return Weights(parameters, bits // 8) if count else None
 
 
 def _width(stored: str, dtype: str) -> int:

@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from app.console.plan import as_lines, graph, needs
 from app.settings.resolve import examine
 from app.settings.schema import Settings
@@ -33,6 +35,42 @@ def test_the_memory_of_a_stage(tmp_path: Path) -> None:
 def test_data_parallel_ranks_hold_all_weights(tmp_path: Path) -> None:
     [need] = needs(language_model(tmp_path / "m", tensor_parallel_size=2, data_parallel_size=2))
     assert need.weights_on_one_device == 1 << 20
+
+
+def diffusion_model(directory: Path, **typed: Any) -> Settings:
+    directory.mkdir(exist_ok=True)
+    (directory / "model_index.json").write_text('{"_class_name": "WanPipeline", "vae": ["d", "X"], "unet": ["d", "Y"]}')
+    write(directory / "unet" / "model.safetensors", a=("F32", [1024, 1024]))
+    write(directory / "vae" / "model.safetensors", a=("F32", [512, 1024]))
+    return examine({"model": str(directory), **typed}, {}).settings
+
+
+def test_the_memory_of_a_diffusion_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert as_lines(diffusion_model(tmp_path / "m", dtype="bfloat16")) == [
+        "stages:",
+        "  request -> [0 diffusion: diffusion] -> video",
+        "memory:",
+        "  stage 0 (diffusion): weights 3.0 MiB (1.6 million parameters): unet 2.0 MiB, vae 1.0 MiB",
+    ]
+    for platform, size in (("cpu", 6 << 20), ("cuda", 3 << 20)):
+        monkeypatch.setattr("app.settings.platforms.current", lambda platform=platform: platform)
+        [need] = needs(diffusion_model(tmp_path / "m"))
+        assert (need.parameters, need.weights) == (3 << 19, size)
+
+
+def test_parts_that_rest_elsewhere_are_not_all_on_the_device(tmp_path: Path) -> None:
+    [need] = needs(diffusion_model(tmp_path / "m", dtype="bfloat16", enable_cpu_offload=True))
+    assert (need.weights, need.weights_on_one_device) == (3 << 20, 2 << 20)
+    assert need.components == {"unet": 2 << 20, "vae": 1 << 20}
+
+
+def test_a_single_file_and_one_that_is_not_here(tmp_path: Path) -> None:
+    write(tmp_path / "x.safetensors", a=("BF16", [1024, 1024]))
+    typed = {"model_class_name": "FluxPipeline", "dtype": "bfloat16"}
+    [need] = needs(examine({"model": str(tmp_path / "x.safetensors"), **typed}, {}).settings)
+    assert need.components == {"x.safetensors": 2 << 20}
+    [need] = needs(examine({"model": "org/never", "download_dir": str(tmp_path), **typed}, {}).settings)
+    assert need.note == "not known before the model is on this machine"
 
 
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:

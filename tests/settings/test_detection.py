@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from app.settings.detection import detect, is_hub_id
-from app.settings.resolve import examine
+from app.settings.inspection import Hints
+from app.settings.pipelines import Found, by_model_type
+from app.settings.resolve import ConfigError, examine
 
 
 def directory(path: Path, **files: object) -> str:
@@ -16,12 +18,12 @@ def directory(path: Path, **files: object) -> str:
 
 
 def test_a_directory_with_a_config_is_a_language_model(tmp_path: Path) -> None:
-    assert detect(directory(tmp_path, config={"model_type": "llama"}), None) == "llm"
+    assert detect(directory(tmp_path, config={"model_type": "llama"}), None).pipeline.name == "llm"
 
 
 @pytest.mark.parametrize("model", ["demo", "stub"])
 def test_built_in_models(model: str) -> None:
-    assert detect(model, None) == model
+    assert detect(model, None).pipeline.name == model
     assert not is_hub_id(model)
 
 
@@ -29,7 +31,7 @@ def test_built_in_models(model: str) -> None:
 def test_hub_ids(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert is_hub_id(model)
-    assert detect(model, None) == "llm"
+    assert detect(model, None).pipeline.name == "llm"
 
 
 def test_an_existing_directory_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +39,7 @@ def test_an_existing_directory_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "org" / "model" / "config.json").write_text('{"model_type": "x"}')
     monkeypatch.chdir(tmp_path)
     assert not is_hub_id("org/model")
-    assert detect("org/model", None) == "llm"
+    assert detect("org/model", None).pipeline.name == "llm"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_an_existing_directory_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.
         ({"config": "{"}, "config.json cannot be read"),
         ({"config": []}, "config.json cannot be read"),
         ({"config": {}}, "names neither architectures nor a model_type"),
-        ({"model_index": {"_class_name": "FluxPipeline"}}, r"is a diffusion model \(FluxPipeline\)"),
+        ({"model_index": {}}, "is a diffusers model whose index names no _class_name"),
     ],
 )
 def test_directories_that_cannot_be_served(files: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -63,12 +65,11 @@ def test_a_missing_directory_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("model.gguf", "is a GGUF file, which vLLM does not read by itself"),
-        ("model.safetensors", "a single file of weights, which only diffusion models can be: .* part 4"),
+        ("model.gguf", "is a GGUF file. A language model is served from the directory of the original model; a diffus"),
         ("model.txt", "is a file; a model is a directory, a hub id, or one file of weights"),
     ],
 )
-def test_single_files(name: str, message: str, tmp_path: Path) -> None:
+def test_single_files_that_cannot_be_served(name: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.touch()
     with pytest.raises(ValueError, match=message):
@@ -82,9 +83,7 @@ def test_single_files(name: str, message: str, tmp_path: Path) -> None:
         ({"config": {"model_type": "qwen3_omni_moe"}}, "qwen3_omni_moe"),
         ({"config": {"model_type": "qwen3_tts"}}, "qwen3_tts"),
         ({"config": {"model_type": "bagel"}}, "bagel"),
-        ({"model_index": {"_class_name": "WanPipeline"}, "config": {"model_type": "x"}}, "wan"),
         ({"model_index": {"_class_name": "GlmImagePipeline"}}, "glm_image"),
-        ({"modular_model_index": {"_class_name": "FluxModularPipeline"}}, "diffusion"),
     ],
 )
 def test_models_of_pipelines_that_cannot_run_yet(files: dict[str, object], pipeline: str, tmp_path: Path) -> None:
@@ -116,3 +115,88 @@ def test_a_strange_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_deploy_file_cannot_choose_a_wrong_pipeline(model: str, pipeline: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         detect(model, pipeline)
+
+
+@pytest.mark.parametrize(
+    ("files", "pipeline", "class_name"),
+    [
+        ({"model_index": {"_class_name": "FluxPipeline"}}, "diffusion", "FluxPipeline"),
+        ({"model_index": {"_class_name": "WanPipeline"}, "config": {"model_type": "x"}}, "wan", "WanPipeline"),
+        ({"model_index": {"_class_name": ["pipeline", "OwnPipeline"]}}, "diffusion", "OwnPipeline"),
+        ({"modular_model_index": {"_class_name": "FluxModularPipeline"}}, "diffusion", "FluxModularPipeline"),
+    ],
+)
+def test_a_directory_with_an_index_is_a_diffusion_model(
+    files: dict[str, object], pipeline: str, class_name: str, tmp_path: Path
+) -> None:
+    found = detect(directory(tmp_path, **files), None)
+    assert (found.pipeline.name, found.class_name) == (pipeline, class_name)
+    assert detect(str(tmp_path), "diffusion").class_name == class_name
+    forced = detect(str(tmp_path), None, hints=Hints("WanVACEPipeline"))
+    assert (forced.pipeline.name, forced.class_name) == ("wan", "WanVACEPipeline")
+
+
+def test_a_class_name_does_not_make_a_language_model_a_diffusion_model(model: str) -> None:
+    assert detect(model, None, hints=Hints("FluxPipeline")).pipeline.name == "llm"
+    with pytest.raises(ConfigError, match="flag --model-class-name: no stage of this pipeline takes it"):
+        examine({"model": model, "model_class_name": "FluxPipeline"}, {}, source="flag")
+
+
+def test_without_the_hub_a_class_name_tells_what_a_hub_id_is() -> None:
+    def language_model(_: str) -> Found:
+        return by_model_type("llama")
+
+    hints = Hints("StableAudioPipeline")
+    assert detect("org/unknown", None, lambda _: None, hints).pipeline.name == "diffusion"
+    assert detect("org/unknown", None, language_model, hints).pipeline.name == "llm"
+
+
+@pytest.mark.parametrize(
+    ("class_name", "output"),
+    [
+        ("StableDiffusionPipeline", "image"),
+        ("QwenImageEditPlusPipeline", "image"),
+        ("Cosmos2TextToImagePipeline", "image"),
+        ("OwnThing", "image"),
+        ("LTXImageToVideoPipeline", "video"),
+        ("WanModularPipeline", "video"),
+        ("StableAudio3Pipeline", "audio"),
+        ("MusicLDMPipeline", "audio"),
+    ],
+)
+def test_the_class_tells_what_the_stage_makes(class_name: str, output: str, tmp_path: Path) -> None:
+    model = directory(tmp_path, model_index={"_class_name": class_name})
+    [stage] = examine({"model": model}, {}).settings.stages
+    assert (stage.kind, stage.outputs) == ("diffusion", [output])
+
+
+@pytest.mark.parametrize("source", ["flag", "override", "file"])
+def test_the_class_that_is_asked_for_decides(source: str, tmp_path: Path) -> None:
+    model = directory(tmp_path, model_index={"_class_name": "StableDiffusionPipeline"})
+    stage = {"model_class_name": "LTXPipeline"}
+    (tmp_path / "x.yaml").write_text(json.dumps({"stages": [{"stage_id": 0, **stage}]}))
+    typed = {
+        "flag": stage,
+        "override": {"stage_overrides": {"0": stage}},
+        "file": {"deploy_config": str(tmp_path / "x.yaml")},
+    }[source]
+    settings = examine({"model": model, **typed}, {}, source="flag").settings
+    assert (settings.pipeline, settings.stages[0].outputs) == ("diffusion", ["video"])
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".ckpt", ".gguf"])
+def test_a_single_file_gets_the_rest_from_the_directory_of_its_model(suffix: str, tmp_path: Path) -> None:
+    config = directory(tmp_path, model_index={"_class_name": "WanPipeline"})
+    file = tmp_path / f"model{suffix}"
+    file.touch()
+    settings = examine({"model": str(file), "diffusers_load_kwargs": {"config": config}}, {}).settings
+    assert (settings.pipeline, settings.stages[0].model) == ("wan", str(file))
+
+
+def test_a_gguf_file_without_that_directory_is_told_how(tmp_path: Path) -> None:
+    file = tmp_path / "flux.gguf"
+    file.touch()
+    with pytest.raises(
+        ConfigError, match=r"holds weights only; --diffusers-load-kwargs '{\"config\": \"DIR\"}' says where"
+    ):
+        examine({"model": str(file), "model_class_name": "FluxPipeline"}, {})

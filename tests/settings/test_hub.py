@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from app.settings.hub import Hub
-from app.settings.resolve import ConfigError, examine
+from app.settings.resolve import ConfigError, examine, resolve
 
 CARDS: dict[str, Any] = {
     "org/text": {"config": {"model_type": "llama"}, "siblings": [{"rfilename": "config.json"}], "likes": 3},
     "org/omni": {"config": {"model_type": "qwen3_omni_moe"}},
     "org/pictures": {"config": {"diffusers": {"_class_name": "FluxPipeline"}}},
     "org/video": {"config": {"diffusers": {"_class_name": "WanPipeline"}}},
+    "org/painter": {"config": {"diffusers": {"_class_name": "GlmImagePipeline"}}},
+    "org/modular": {"siblings": [{"rfilename": "modular_model_index.json"}]},
+    "org/weights": {"siblings": [{"rfilename": "flux1-dev.safetensors"}]},
     "org/gguf": {"siblings": [{"rfilename": "a.gguf"}]},
     "org/empty": {"siblings": [{"rfilename": "README.md"}]},
 }
@@ -60,12 +63,29 @@ def test_one_request_tells_what_a_model_is(hub: tuple[dict[str, str], Requests])
 
 
 @pytest.mark.parametrize(
+    ("model", "pipeline", "output"),
+    [("org/pictures", "diffusion", "image"), ("org/video", "wan", "video"), ("org/modular", "diffusion", "image")],
+)
+def test_a_diffusion_model_is_known_by_the_hubs_word(
+    model: str, pipeline: str, output: str, hub: tuple[dict[str, str], Requests]
+) -> None:
+    settings = examine({"model": model}, hub[0], ask_hub=True).settings
+    assert (settings.pipeline, settings.stages[0].outputs) == (pipeline, [output])
+
+
+@pytest.mark.parametrize(
     ("model", "message"),
     [
         ("org/omni", "org/omni is a model of type qwen3_omni_moe: the pipeline qwen3_omni_moe cannot run yet"),
-        ("org/pictures", r"org/pictures is a diffusion model \(FluxPipeline\): the pipeline diffusion cannot run yet"),
-        ("org/video", "the pipeline wan cannot run yet"),
+        (
+            "org/painter",
+            r"org/painter is a diffusion model \(GlmImagePipeline\): the pipeline glm_image cannot run yet",
+        ),
         ("org/gguf", "the model org/gguf cannot be served: it has only GGUF files"),
+        (
+            "org/weights",
+            "it has neither config.json nor model_index.json, only weights; download the file and give its",
+        ),
         ("org/empty", "it has neither config.json nor model_index.json"),
         ("org/nothing", "the model org/nothing cannot be served: http://.* has no such model or revision, or HF_TOKEN"),
     ],
@@ -91,7 +111,14 @@ def test_a_hub_that_does_not_answer_is_a_warning(hub: tuple[dict[str, str], Requ
         assert resolution.settings.pipeline == "llm"
         [warning] = resolution.warnings
         assert warning.startswith("the hub cannot be asked about org/broken (")
-        assert warning.endswith("it is taken for a language model")
+        assert warning.endswith("it is taken for a language model unless --model-class-name is given")
+        named = examine({"model": "org/broken", "model_class_name": "WanPipeline"}, environ, ask_hub=True).settings
+        assert named.pipeline == "wan"
+
+
+def test_the_workers_of_a_bare_server_ask_too(hub: tuple[dict[str, str], Requests]) -> None:
+    settings = resolve({}, {**hub[0], "OMNI_MODEL": "org/video"})
+    assert (settings.pipeline, len(hub[1])) == ("wan", 1)
 
 
 def test_the_cache_is_looked_at_first_and_offline_is_respected(

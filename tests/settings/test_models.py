@@ -71,11 +71,22 @@ async def test_offline_and_not_in_the_cache(cache: Path) -> None:
 
 
 async def test_what_came_must_be_servable(cache: Path) -> None:
+    put_in_cache(cache, "org/planner", model_index={"_class_name": "GlmImagePipeline"})
     put_in_cache(cache, "org/pictures", model_index={"_class_name": "FluxPipeline"})
-    with pytest.raises(
-        StartupError, match=r"the model org/pictures cannot be served: .* diffusion model \(FluxPipeline\)"
-    ):
+    with pytest.raises(StartupError, match=r"the model org/planner cannot be served: .* \(GlmImagePipeline\)"):
+        await prepare(settings_for("org/planner", cache), lambda _: None)
+    with pytest.raises(StartupError, match="the model org/pictures needs the pipeline diffusion, not llm"):
         await prepare(settings_for("org/pictures", cache), lambda _: None)
+
+
+async def test_a_diffusion_model_becomes_its_directory(cache: Path) -> None:
+    snapshot = put_in_cache(cache, "org/pictures", model_index={"_class_name": "FluxPipeline"})
+    typed = {"model": "org/pictures", "download_dir": str(cache)}
+    settings = examine(typed, os.environ, ask_hub=True).settings
+    [stage] = (await prepare(settings, lambda _: None)).stages
+    assert (stage.kind, stage.model, stage.source) == ("diffusion", str(snapshot), "org/pictures")
+    forced = examine({**typed, "model_class_name": "WanPipeline"}, {}).settings
+    assert (await prepare(forced, lambda _: None)).stages[0].model == str(snapshot)
 
 
 async def test_directories_and_the_stub_need_nothing(model: str, cache: Path) -> None:

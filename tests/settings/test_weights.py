@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.settings.weights import Weights, read_weights
+from app.settings.weights import Weights, read_components, read_weights
 
 
 def write(file: Path, **tensors: Any) -> None:
@@ -29,6 +29,27 @@ def test_all_files_are_summed(tmp_path: Path) -> None:
 
 def test_where_there_are_none(tmp_path: Path) -> None:
     assert read_weights(tmp_path) is None
+
+
+def test_a_diffusion_model_by_component(tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text('{"unet": ["diffusers", "X"], "vae": ["diffusers", "Y"]}')
+    write(tmp_path / "unet" / "model-00001-of-00002.safetensors", a=("F32", [100]))
+    write(tmp_path / "unet" / "model-00002-of-00002.safetensors", b=("F32", [100]))
+    write(tmp_path / "vae" / "model.safetensors", c=("BF16", [10]))
+    write(tmp_path / "vae" / "model.fp16.safetensors", c=("F16", [20]))
+    write(tmp_path / "lora" / "model.safetensors", c=("BF16", [10]))
+    write(tmp_path / "whole.safetensors", c=("BF16", [1000]))
+    assert read_components(tmp_path) == {"unet": Weights(200, 400), "vae": Weights(10, 20)}
+    assert read_components(tmp_path, "float32", "fp16") == {"unet": Weights(200, 800), "vae": Weights(20, 80)}
+
+
+def test_single_files(tmp_path: Path) -> None:
+    write(tmp_path / "flux.safetensors", a=("F32", [100]))
+    (tmp_path / "flux.gguf").write_bytes(bytes(500))
+    (tmp_path / "flux.ckpt").write_bytes(bytes(500))
+    assert read_components(tmp_path / "flux.safetensors") == {"flux.safetensors": Weights(100, 200)}
+    assert read_components(tmp_path / "flux.gguf") == {"flux.gguf": Weights(0, 500)}
+    assert read_components(tmp_path / "flux.ckpt") == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"short", struct.pack("<Q", 1 << 40), struct.pack("<Q", 4) + b"nope"])
