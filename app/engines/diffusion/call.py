@@ -1,0 +1,270 @@
+"""From a picture task to the arguments of one pipeline call, checked. What the pipeline cannot take is refused."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Hashable
+from typing import Any, NoReturn
+
+import msgspec
+from PIL import Image
+
+from app.cluster.messages import Failed
+from app.engines.base import EngineError
+from app.engines.diffusion.inputs import Inputs
+from app.engines.diffusion.offer import EDITS, INPAINT, TEXT, VARIATIONS, Mode, Offer, listed
+from app.protocol.pictures import LoraChoice, PictureTask
+
+_FIELDS = ("num_inference_steps", "guidance_scale", "true_cfg_scale", "guidance_scale_2", "strength", "layers")
+"""Fields of a task that are arguments of a pipeline's call by the same name."""
+
+
+class Call(msgspec.Struct, frozen=True, eq=False):
+    """One checked request: `n` rows that share everything but their seeds, which are seed, seed + 1, ...
+
+    `arguments` are those of the pipeline's call without prompts, pictures and generators. Calls of equal `key` can be
+    computed together; None: only rows of this one. `width` and `height` in pixels, 0 where only the pipeline knows.
+    """
+
+    mode: Mode
+    prompt: str
+    negative_prompt: str | None
+    seed: int
+    n: int
+    arguments: dict[str, Any]
+    inputs: Inputs
+    width: int
+    height: int
+    steps: int
+    shift: float | None
+    boundary_ratio: float | None
+    lora: tuple[LoraChoice, ...]
+    previews: int
+    key: Hashable
+
+
+def refuse(message: str, param: str | None) -> NoReturn:
+    """Tell the client what is wrong with a field of its request.
+
+    Raises:
+        EngineError: always; status 400.
+    """
+    raise EngineError(Failed(400, message, "invalid_request_error", param))
+
+
+def choose(task: PictureTask, kind: str, offer: Offer) -> Mode:
+    """How the task is to be run, by what it carries.
+
+    Raises:
+        EngineError: 400, the pipeline takes no pictures, needs one, or takes fewer.
+    """
+    modes = offer.modes
+    if task.mask is not None and INPAINT not in modes:
+        refuse(f"{offer.class_name} takes no mask; it can do {listed(modes)}", task.mask.param)
+    if task.mask is not None and not task.images:
+        refuse("a mask needs the image that it belongs to", "image")
+    if not task.images:
+        found = next((modes[name] for name in TEXT if name in modes), None)
+        if found is None or kind != "image":
+            refuse(f"{offer.class_name} needs an image here", "image")
+        return found
+    wanted = (INPAINT,) if task.mask is not None else VARIATIONS if kind == "image_variation" else EDITS
+    found = next((modes[name] for name in wanted if name in modes), None)
+    if found is None:
+        refuse(f"{offer.class_name} takes no images; it can do {listed(modes)}", task.images[0].param)
+    if len(task.images) > 1 and not found.abilities.many_images:
+        refuse(f"{found.cls.__name__} takes one image, not {len(task.images)}", task.images[1].param)
+    return found
+
+
+def plan(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer) -> Call:
+    """The call that answers the task.
+
+    Raises:
+        EngineError: 400; `param` is the field, and the message says what is possible.
+    """
+    values = offer.defaults
+    arguments = mode.arguments | _arguments(task, mode, offer)
+    extra = task.extra
+    negative = task.negative_prompt if task.negative_prompt is not None else values.get("negative_prompt")
+    negative = _negative(task, negative, mode, arguments)
+    _check_prompt(task, mode)
+    _check_steps(arguments, offer)
+    if task.previews and not offer.previews:
+        refuse(f"{offer.class_name} shows nothing before it is finished", "partial_images")
+    if task.transparent and not offer.transparency:
+        refuse(f"{offer.class_name} draws no transparent background", "background")
+    width, height = _size(task, mode, inputs, offer)
+    if width and {"width", "height"} <= mode.signature:
+        arguments |= {"width": width, "height": height}
+    elif width:
+        inputs = _resized(inputs, width, height)
+    shift = _number("flow_shift", extra, task.flow_shift, values, bool(offer.shift), mode)
+    boundary = _number("boundary_ratio", extra, None, values, offer.boundary, mode)
+    seed = task.seed if task.seed is not None else values.get("seed")
+    call = Call(
+        mode=mode,
+        prompt=task.prompt,
+        negative_prompt=negative,
+        seed=secrets.randbits(32) if seed is None else seed,
+        n=task.n,
+        arguments=arguments,
+        inputs=inputs,
+        width=width or offer.sizes.width,
+        height=height or offer.sizes.height,
+        steps=arguments.get("num_inference_steps") or mode.parameters.get("num_inference_steps") or 0,
+        shift=shift,
+        boundary_ratio=boundary,
+        lora=tuple(task.lora),
+        previews=task.previews,
+        key=None,
+    )
+    return msgspec.structs.replace(call, key=_key(call))
+
+
+def _key(call: Call) -> Hashable:
+    """What must be equal for two calls to be one."""
+    if call.inputs.images or not call.mode.abilities.batches_prompts:
+        return None
+    shared = (call.arguments, call.lora, call.shift, call.boundary_ratio, call.negative_prompt is None)
+    return call.mode.cls.__name__, msgspec.json.encode(shared, order="deterministic")
+
+
+# ---------------------------------------------------------------------------------------------------- arguments
+
+
+def _arguments(task: PictureTask, mode: Mode, offer: Offer) -> dict[str, Any]:
+    given = {name: value for name in _FIELDS if (value := getattr(task, name)) is not None}
+    for name in given:
+        if name not in mode.parameters:
+            _unknown(name, name, mode, offer)
+    for name, value in task.extra.items():
+        if name in ("flow_shift", "boundary_ratio"):
+            continue
+        param = f"extra_params.{name}"
+        if name not in mode.parameters:
+            _unknown(name, param, mode, offer)
+        if name in given:
+            refuse(f"{name} is given twice", param)
+        given[name] = _checked(name, value, mode.parameters[name], param)
+    if not 0 <= (strength := given.get("strength", 0)) <= 1:
+        refuse(f"strength is between 0 (the input as it is) and 1 (all new), not {strength}", "strength")
+    return given
+
+
+def _unknown(name: str, param: str, mode: Mode, offer: Offer) -> NoReturn:
+    takes = [*mode.parameters, *(["flow_shift"] if offer.shift else [])]
+    refuse(f"{mode.cls.__name__} takes no {name}; it takes {listed(takes)}", param)
+
+
+def _checked(name: str, value: Any, default: Any, param: str) -> Any:
+    """`value` if it is of the default's kind; where there is no default, numbers, words, truth and lists of them."""
+    match default:
+        case bool():
+            good, kind = isinstance(value, bool), "true or false"
+        case int():
+            good, kind = isinstance(value, int) and not isinstance(value, bool), "an integer"
+        case float():
+            good, kind = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+        case str():
+            good, kind = isinstance(value, str), "a string"
+        case list() | tuple():
+            good, kind = isinstance(value, list) and all(_is_plain(part) for part in value), "a list"
+        case _:
+            parts = value if isinstance(value, list) else [value]
+            good, kind = all(_is_plain(part) for part in parts), "a number, a string, true, false, or a list of them"
+    if not good:
+        refuse(f"{name} is {kind}, not {str(value)[:80]!r}", param)
+    return value
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _number(
+    name: str, extra: dict[str, Any], field: float | None, defaults: dict[str, Any], there: bool, mode: Mode
+) -> float | None:
+    """A value that is no argument of the call: of the request, else the server's; None: the pipeline's own."""
+    value = field if field is not None else extra.get(name)
+    if value is None:
+        return defaults.get(name)
+    param = name if field is not None else f"extra_params.{name}"
+    if not there:
+        refuse(f"{mode.cls.__name__} has no {name} here", param)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        refuse(f"{name} is a number above 0, not {value!r}", param)
+    return float(value)
+
+
+def _check_prompt(task: PictureTask, mode: Mode) -> None:
+    if task.prompt and "prompt" not in mode.signature:
+        refuse(f"{mode.cls.__name__} takes no prompt", "prompt")
+
+
+def _check_steps(arguments: dict[str, Any], offer: Offer) -> None:
+    steps = arguments.get("num_inference_steps", 1)
+    if not 1 <= steps <= offer.max_steps:
+        refuse(f"num_inference_steps is between 1 and {offer.max_steps}, not {steps}", "num_inference_steps")
+
+
+def _negative(task: PictureTask, negative: str | None, mode: Mode, arguments: dict[str, Any]) -> str | None:
+    """The negative prompt, if it has an effect; the request's own is refused where it has none."""
+    asked = task.negative_prompt is not None
+    if "negative_prompt" not in mode.signature:
+        if asked:
+            refuse(f"{mode.cls.__name__} takes no negative prompt", "negative_prompt")
+        return None
+    scale = arguments.get("true_cfg_scale", mode.parameters.get("true_cfg_scale"))
+    if scale is None:
+        return negative
+    if asked and scale <= 1:
+        refuse(f"negative_prompt has no effect at true_cfg_scale {scale:g}: give one above 1", "negative_prompt")
+    if negative is None and scale > 1 and task.true_cfg_scale is not None:
+        message = 'true_cfg_scale has no effect without negative_prompt (a blank one, " ", will do)'
+        refuse(message, "true_cfg_scale")
+    return negative
+
+
+# ---------------------------------------------------------------------------------------------------- size
+
+
+def _size(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer) -> tuple[int, int]:
+    """Width and height to ask for; (0, 0): the pipeline's own.
+
+    Pipelines round what does not fit without a word, so it is refused here.
+    """
+    width, height = task.width, task.height
+    if not width and not height:
+        if inputs.images:
+            return _fitting(inputs.images[0].size, offer)
+        width, height = offer.defaults.get("width", 0), offer.defaults.get("height", 0)
+        if not width and not height:
+            return 0, 0
+    width, height = width or offer.sizes.width, height or offer.sizes.height
+    step = offer.sizes.multiple
+    if width % step or height % step:
+        lower = f"{max(width // step, 1) * step}x{max(height // step, 1) * step}"
+        upper = f"{-(-width // step) * step}x{-(-height // step) * step}"
+        near = lower if lower == upper else f"{lower} and {upper}"
+        message = f"{width}x{height} is no size that {mode.cls.__name__} draws: sides are multiples of {step}"
+        refuse(f"{message}; the nearest are {near}", "size")
+    if width * height > offer.max_pixels:
+        message = f"{width}x{height} has more than {offer.max_pixels} pixels"
+        refuse(f"{message}, the most that this server draws (--max-generated-image-size)", "size")
+    return width, height
+
+
+def _fitting(size: tuple[int, int], offer: Offer) -> tuple[int, int]:
+    """The size of an input picture, no larger than the limit, its sides rounded down."""
+    width, height = size
+    scale = min(1.0, (offer.max_pixels / (width * height)) ** 0.5)
+    step = offer.sizes.multiple
+    return max(int(width * scale) // step, 1) * step, max(int(height * scale) // step, 1) * step
+
+
+def _resized(inputs: Inputs, width: int, height: int) -> Inputs:
+    """For classes whose output is as large as their input."""
+    images = [image.resize((width, height), Image.Resampling.LANCZOS) for image in inputs.images]
+    mask = inputs.mask.resize((width, height), Image.Resampling.NEAREST) if inputs.mask is not None else None
+    return Inputs(images, mask)

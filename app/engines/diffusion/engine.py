@@ -1,0 +1,117 @@
+"""A diffusion stage: a stock diffusers pipeline in the replica's process, on threads of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from app.cluster.messages import Capabilities, Failed, Load
+from app.engines.base import EngineError, Request
+from app.engines.diffusion.options import DiffusionOptions, read_options
+from app.media.fetch import MediaFetcher
+from app.settings.schema import MediaConfig, StageConfig
+
+if TYPE_CHECKING:
+    from app.engines.diffusion.service import Service
+
+logger = logging.getLogger("app.diffusion")
+
+
+class DiffusionEngine:
+    """Implements app.engines.base.Engine. Kinds: "image", "image_edit", "image_variation"; the body is a PictureTask."""
+
+    def __init__(self, stage: StageConfig, media: MediaConfig | None = None, scratch: str = "") -> None:
+        """Raises ValueError: an engine argument of the stage is wrong."""
+        self._stage = stage
+        self._options = read_options(stage)
+        self._fetcher = MediaFetcher(media or MediaConfig())
+        self._scratch = scratch
+        self._threads: ThreadPoolExecutor | None = None
+        self._lane: Future[None] | None = None
+        self._service: Service | None = None
+
+    async def start(self) -> Capabilities:
+        """Load the pipeline on the thread that will run it; the event loop stays free meanwhile.
+
+        Raises:
+            ValueError: an option cannot be had with this pipeline.
+            Exception: diffusers' reason why the pipeline cannot be loaded.
+        """
+        loop = asyncio.get_running_loop()
+        await asyncio.to_thread(importlib.import_module, "torch")
+        import torch
+
+        # A new thread would compute with as many as there are cores, whatever was set, and their number changes bits.
+        self._threads = ThreadPoolExecutor(1, "diffusion", torch.set_num_threads, (torch.get_num_threads(),))
+        service = await loop.run_in_executor(self._threads, _load, self._stage, self._options, self._fetcher)
+        self._lane = self._threads.submit(service.runner.serve, service.queue)
+        self._service = service
+        offer = service.offer
+        takes_images = any(mode.abilities.takes_image for mode in offer.modes.values())
+        return Capabilities(
+            tasks=offer.kinds(),
+            input_modalities=["text", "image"] if takes_images else ["text"],
+            output_modalities=["image"],
+            slots=self._options.max_num_seqs,
+            card=offer.card(),
+        )
+
+    async def run(self, request: Request) -> None:
+        """Serve one request to its end; cancelling it stops the pipeline at its next step.
+
+        Raises:
+            EngineError: the request is refused or failed.
+        """
+        await self._up().answer(request)
+
+    async def call(self, method: str, arguments: bytes) -> bytes:
+        """No method yet.
+
+        Raises:
+            EngineError: 404.
+        """
+        raise EngineError(Failed(404, f"this engine has no {method}", "not_found_error"))
+
+    def _up(self) -> Service:
+        if self._service is None:
+            raise EngineError(Failed(503, "the model is still loading", "service_unavailable_error", code="loading"))
+        return self._service
+
+    def load(self) -> Load:
+        """Requests running and waiting, and the pipeline's signs of life so far."""
+        return Load() if self._service is None else self._service.load()
+
+    async def check_health(self) -> None:
+        """Raise if the engine's thread has ended.
+
+        Raises:
+            RuntimeError: it has.
+        """
+        if self._lane is not None and self._lane.done() and not self._lane.cancelled():
+            raise RuntimeError("the diffusion thread has ended") from self._lane.exception()
+
+    async def stop(self) -> None:
+        """Abandon what runs and end the thread; one that still loads is left to the end of the process."""
+        if self._service is not None:
+            self._service.close()
+        if self._threads is not None:
+            await asyncio.to_thread(self._threads.shutdown, self._service is not None, cancel_futures=True)
+
+
+def _load(stage: StageConfig, options: DiffusionOptions, fetcher: MediaFetcher) -> Service:
+    from app.engines.diffusion.batching import RowQueue
+    from app.engines.diffusion.loading import load
+    from app.engines.diffusion.offer import survey
+    from app.engines.diffusion.run import Runner
+    from app.engines.diffusion.service import Service
+    from app.engines.diffusion.tuning import tune
+
+    pipe = load(options, stage.model, logger.info)
+    for line in tune(pipe, options):
+        logger.info("%s", line)
+    offer = survey(pipe, options)
+    queue = RowQueue(options.max_num_seqs, options.request_batch_max_wait_ms / 1000)
+    return Service(offer, Runner(pipe, offer), queue, fetcher)

@@ -1,0 +1,44 @@
+"""Exceptions of a pipeline, in words for the client."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from app.cluster.messages import Failed
+from app.engines.base import EngineError
+
+logger = logging.getLogger("app.diffusion")
+
+_LONGEST = 500
+
+
+class Abandoned(Exception):
+    """Nobody wants the pictures of this call any more; raised inside of the pipeline to leave it."""
+
+
+def explain(error: Exception, began: bool) -> EngineError:
+    """What the client is told. `began`: the denoising had begun, so the arguments had passed the pipeline's checks."""
+    if isinstance(error, EngineError):
+        return error
+    if is_out_of_memory(error):
+        message = "the device has too little memory for this request: ask for a smaller size or fewer pictures"
+        return EngineError(Failed(503, message, "service_unavailable_error", code="out_of_memory"))
+    if isinstance(error, ValueError) and not began:
+        return EngineError(Failed(400, str(error).strip()[:_LONGEST], "invalid_request_error"))
+    logger.error("a pipeline call failed", exc_info=error)
+    return EngineError(Failed(500, f"{type(error).__name__} in the pipeline; see the server's log"))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Also of the CPU's allocator, which has no class of its own for it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def release_memory() -> None:
+    """Give the device's cached memory back."""
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()

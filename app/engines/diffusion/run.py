@@ -1,0 +1,137 @@
+"""Runs calls on the engine's thread: one pipeline call for a batch of rows, and nothing of it sticks to the next."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from app.engines.base import EngineError
+from app.engines.diffusion import pixels
+from app.engines.diffusion.batching import Drawn, Row, RowQueue
+from app.engines.diffusion.call import Call
+from app.engines.diffusion.failures import Abandoned, explain, is_out_of_memory, release_memory
+from app.engines.diffusion.offer import Offer
+from app.engines.diffusion.siblings import shell
+from app.engines.diffusion.watch import Watch
+
+logger = logging.getLogger("app.diffusion")
+
+
+class Runner:
+    """The loaded pipeline. `steps` counts signs of life: calls of its modules and finished steps."""
+
+    def __init__(self, pipe: Any, offer: Offer) -> None:
+        self._pipe = pipe
+        self._offer = offer
+        self._modules = [
+            module
+            for module in pipe.components.values()
+            # A wholly compiled module runs its hooks as part of the graph, or not at all: its steps are watched only.
+            if isinstance(module, torch.nn.Module) and getattr(module, "_compiled_call_impl", None) is None
+        ]
+        self.steps = 0
+
+    def serve(self, queue: RowQueue) -> None:
+        """Draw what the queue holds until it is closed."""
+        while (rows := queue.take()) is not None:
+            self.draw(rows)
+
+    def draw(self, rows: list[Row]) -> None:
+        """Draw rows of one key together. If that fails, each is tried alone, so that only the bad ones fail."""
+        for row in rows:
+            row.listener.started(row)
+        failure = self._attempt(rows)
+        if failure is None:
+            return
+        if len(rows) == 1:
+            rows[0].listener.finished(rows[0], failure)
+            return
+        for row in rows:
+            if not row.cancelled and (failure := self._attempt([row])) is not None:
+                row.listener.finished(row, failure)
+
+    def _attempt(self, rows: list[Row]) -> EngineError | None:
+        """One pipeline call; its failure, None where there is nobody left to tell."""
+        watch = Watch(rows, self._tick)
+        exhausted = False
+        try:
+            drawn = self._call(rows, watch)
+        except Abandoned:
+            return None
+        except Exception as error:  # noqa: BLE001 - whatever a pipeline raises stays with its request
+            exhausted = is_out_of_memory(error)
+            failure = explain(error, began=watch.step > 0)
+        else:
+            for row, outcome in zip(rows, drawn, strict=True):
+                row.listener.finished(row, outcome)
+            return None
+        if exhausted:
+            release_memory()  # only now, when the exception and with it the call's tensors are gone
+        return failure
+
+    def _tick(self) -> None:
+        self.steps += 1
+
+    # ------------------------------------------------------------------------------------------------ one call
+
+    def _call(self, rows: list[Row], watch: Watch) -> list[Drawn]:
+        watch.check()
+        call = rows[0].call
+        pipe = shell(self._pipe, call.mode.cls)
+        _configure(pipe, call, self._offer)
+        pipe.progress_bar = watch.progress_bar
+        with self._watched(watch):
+            output = pipe(**_arguments(pipe, rows, watch))
+        images = pixels.pictures(output[call.mode.abilities.output_field or 0])
+        tokens = [_count_tokens(pipe, row.call.prompt) for row in rows]
+        return [Drawn(pictures, count) for pictures, count in zip(images, tokens, strict=True)]
+
+    @contextmanager
+    def _watched(self, watch: Watch) -> Iterator[None]:
+        with ExitStack() as stack:
+            # Where parts are offloaded this also brings them home, as a pipeline that is left midway does not.
+            stack.callback(self._pipe.maybe_free_model_hooks)
+            for module in self._modules:
+                stack.callback(module.register_forward_pre_hook(watch.check).remove)
+            yield
+
+
+def _configure(pipe: Any, call: Call, offer: Offer) -> None:
+    """What is set on a pipeline and not given to its call; the shell is thrown away, so it need not be taken back."""
+    if call.shift is not None:
+        pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config, **{offer.shift: call.shift})
+    if call.boundary_ratio is not None:
+        pipe.register_to_config(boundary_ratio=call.boundary_ratio)
+
+
+def _arguments(pipe: Any, rows: list[Row], watch: Watch) -> dict[str, Any]:
+    """A row alone is called as a user would call it, so that its picture is equal to the last bit."""
+    call, alone = rows[0].call, len(rows) == 1
+    # Generators of the CPU: the same noise on every device.
+    generators = [torch.Generator("cpu").manual_seed(row.seed) for row in rows]
+    arguments = call.arguments | {
+        "prompt": call.prompt if alone else [row.call.prompt for row in rows],
+        "generator": generators[0] if alone else generators,
+        "output_type": pixels.output_type(pipe),
+    }
+    if call.negative_prompt is not None:
+        arguments["negative_prompt"] = call.negative_prompt if alone else [row.call.negative_prompt for row in rows]
+    if images := call.inputs.images:
+        arguments[call.mode.abilities.image_parameter] = images if len(images) > 1 else images[0]
+    if call.inputs.mask is not None:
+        arguments[call.mode.abilities.mask_parameter] = call.inputs.mask
+    if watch.wants_previews:
+        arguments |= {
+            "callback_on_step_end": watch.after_step,
+            "callback_on_step_end_tensor_inputs": ["latents"],
+        }
+    return {name: value for name, value in arguments.items() if name in call.mode.signature}
+
+
+def _count_tokens(pipe: Any, prompt: str) -> int:
+    tokenizer = getattr(pipe, "tokenizer", None)
+    return len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) if tokenizer is not None and prompt else 0

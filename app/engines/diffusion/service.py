@@ -1,0 +1,202 @@
+"""A loaded pipeline that answers requests: from the body of a task to the events of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+
+from app.cluster.messages import Accepted, Done, Failed, Load, Picture, Progress, Usage
+from app.engines.base import EngineError, Request
+from app.engines.diffusion.batching import Drawn, Row, RowQueue
+from app.engines.diffusion.call import Call, choose, plan, refuse
+from app.engines.diffusion.inputs import load_inputs
+from app.engines.diffusion.offer import Offer
+from app.engines.diffusion.pixels import Pixels
+from app.engines.diffusion.run import Runner
+from app.media.encode import encode_picture
+from app.media.fetch import MediaFetcher
+from app.protocol.pictures import PictureTask, decode_task
+
+_ENCODERS = min(4, os.cpu_count() or 1)
+
+
+class Service:
+    """Takes tasks on the event loop and hands their rows to the engine's threads."""
+
+    def __init__(self, offer: Offer, runner: Runner, queue: RowQueue, fetcher: MediaFetcher) -> None:
+        self.offer = offer
+        self.runner = runner
+        self.queue = queue
+        self._fetcher = fetcher
+        self._encoders = ThreadPoolExecutor(_ENCODERS, thread_name_prefix="encode")
+        self._answers: set[Answer] = set()
+
+    async def answer(self, request: Request) -> None:
+        """Answer one request to its end; cancelling it abandons its rows.
+
+        Raises:
+            EngineError: it is refused or failed.
+        """
+        try:
+            task = decode_task(request.body)
+        except msgspec.DecodeError as error:
+            refuse(f"the task is malformed: {error}", None)
+        mode = choose(task, request.kind, self.offer)
+        inputs = await load_inputs(task, self._fetcher, alpha=self.offer.transparency)
+        call = await asyncio.to_thread(plan, task, mode, inputs, self.offer)  # it may have to resize the inputs
+        request.emit(Accepted())
+        answer = Answer(request, task, call, self.offer, self._encoders)
+        self._answers.add(answer)
+        try:
+            self.queue.put(answer.rows)
+            await answer.deliver()
+        finally:
+            answer.abandon()
+            self._answers.discard(answer)
+
+    def load(self) -> Load:
+        """Requests of which a row is or was being drawn, the other ones, and the signs of life so far."""
+        running = sum(answer.running for answer in self._answers)
+        return Load(running, len(self._answers) - running, self.runner.steps)
+
+    def close(self) -> None:
+        """Fail what waits and abandon what runs."""
+        for answer in self._answers:
+            answer.abandon()
+        self.queue.close()
+        self._encoders.shutdown(wait=False, cancel_futures=True)
+
+
+class _Encoded(msgspec.Struct, frozen=True):
+    """A picture whose file is being made; `preview` -1: the finished one."""
+
+    row: Row
+    index: int
+    preview: int
+    size: tuple[int, int]
+    file: Future[bytes]
+
+
+class _Stepped(msgspec.Struct, frozen=True):
+    row: Row
+    step: int
+    steps: int
+
+
+class _Finished(msgspec.Struct, frozen=True):
+    row: Row
+    outcome: Drawn | EngineError
+
+
+class Answer:
+    """The events of one request, in order. Its listener's methods are called on the engine's threads."""
+
+    def __init__(
+        self, request: Request, task: PictureTask, call: Call, offer: Offer, encoders: ThreadPoolExecutor
+    ) -> None:
+        self.rows = [Row(call, index, self) for index in range(call.n)]
+        self.running = False
+        self._request = request
+        self._task = task
+        self._offer = offer
+        self._encoders = encoders
+        self._loop = asyncio.get_running_loop()
+        self._news: asyncio.Queue[_Encoded | _Stepped | _Finished] = asyncio.Queue()
+        self._steps = dict.fromkeys(range(call.n), 0)
+        self._told = -1
+        self._output_tokens = 0
+
+    def abandon(self) -> None:
+        for row in self.rows:
+            row.cancelled = True
+
+    # ------------------------------------------------------------------------------------------------ engine's threads
+
+    def started(self, row: Row) -> None:
+        self.running = True
+
+    def stepped(self, row: Row, step: int, steps: int) -> None:
+        self._tell(_Stepped(row, step, steps))
+
+    def previewed(self, row: Row, number: int, picture: Pixels) -> None:
+        self._tell(self._encoded(row, row.index, number, picture))
+
+    def finished(self, row: Row, outcome: Drawn | EngineError) -> None:
+        if isinstance(outcome, Drawn):
+            for part, picture in enumerate(outcome.pictures):
+                self._tell(self._encoded(row, row.index * len(outcome.pictures) + part, -1, picture))
+        self._tell(_Finished(row, outcome))
+
+    def _encoded(self, row: Row, index: int, preview: int, picture: Pixels) -> _Encoded:
+        height, width = picture.shape[:2]
+        return _Encoded(row, index, preview, (width, height), self._encoders.submit(_encode, picture, self._task))
+
+    def _tell(self, news: _Encoded | _Stepped | _Finished) -> None:
+        self._loop.call_soon_threadsafe(self._news.put_nowait, news)
+
+    # ------------------------------------------------------------------------------------------------ event loop
+
+    async def deliver(self) -> None:
+        """Emit until every row has ended.
+
+        Raises:
+            EngineError: a row failed; the first failure is the request's.
+        """
+        left, tokens = len(self.rows), 0
+        while left:
+            match await self._news.get():
+                case _Stepped(row, step, steps):
+                    self._progress(row, step, steps)
+                case _Encoded() as encoded:
+                    await self._picture(encoded)
+                case _Finished(_, EngineError() as error):
+                    raise error
+                case _Finished(_, Drawn(_, prompt_tokens)):
+                    left -= 1
+                    tokens = prompt_tokens
+        self._request.emit(Usage(tokens, self._output_tokens))
+        self._request.emit(Done())
+
+    def _progress(self, row: Row, step: int, steps: int) -> None:
+        """One count for all pictures: that of the average one."""
+        self._steps[row.index] = step
+        average = sum(self._steps.values()) // len(self._steps)
+        if average != self._told:
+            self._told = average
+            self._request.emit(Progress(average, steps))
+
+    async def _picture(self, encoded: _Encoded) -> None:
+        await self._request.ready()
+        data = await asyncio.wrap_future(encoded.file)
+        width, height = encoded.size
+        self._request.emit(
+            Picture(
+                index=encoded.index,
+                data=data,
+                format=self._task.format,
+                width=width,
+                height=height,
+                seed=encoded.row.seed,
+                preview=encoded.preview,
+            )
+        )
+        if encoded.preview < 0:
+            patch = self._offer.sizes.multiple
+            self._output_tokens += (width // patch) * (height // patch)
+
+
+def _encode(picture: Pixels, task: PictureTask) -> bytes:
+    """Runs in the encoders' threads.
+
+    Raises:
+        EngineError: 400, the format cannot hold such a picture.
+    """
+    try:
+        data = encode_picture(picture, task.format, task.compression)
+    except ValueError as error:
+        raise EngineError(Failed(400, str(error), "invalid_request_error", "output_format")) from None
+    return base64.b64encode(data) if task.base64 else data

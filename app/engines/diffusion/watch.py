@@ -1,0 +1,97 @@
+"""One pipeline call while it runs: its steps are counted and reported, and it is left when nobody wants it any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from app.engines.diffusion import previews
+from app.engines.diffusion.batching import Row
+from app.engines.diffusion.failures import Abandoned
+
+
+class Watch:
+    """Sees a call through what every pipeline has: its modules are called, and its progress bar moves."""
+
+    def __init__(self, rows: Sequence[Row], tick: Callable[[], None]) -> None:
+        """`tick` is called for every sign of life."""
+        self._rows = rows
+        self._tick = tick
+        self._steps = rows[0].call.steps
+        self.step = 0
+
+    def check(self, *_: Any) -> None:
+        """As a forward pre-hook: leave the call if it is in vain.
+
+        Raises:
+            Abandoned: every row is cancelled.
+        """
+        self._tick()
+        if all(row.cancelled for row in self._rows):
+            raise Abandoned
+
+    # ------------------------------------------------------------------------------------------------ steps
+
+    def progress_bar(self, iterable: Iterable[Any] | None = None, total: int | None = None, **_: Any) -> Bar:
+        """In place of the pipeline's method of that name."""
+        items = list(iterable) if iterable is not None else None
+        self._steps = total if items is None else len(items)
+        self.step = 0
+        return Bar(self, items)
+
+    def advance(self, steps: int) -> None:
+        self.step += steps
+        self.check()
+        for row in self._rows:
+            row.listener.stepped(row, self.step, max(self._steps, self.step))
+
+    # ------------------------------------------------------------------------------------------------ previews
+
+    @property
+    def wants_previews(self) -> bool:
+        return any(row.call.previews for row in self._rows)
+
+    def after_step(self, pipe: Any, index: int, _: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """As the pipeline's `callback_on_step_end`: decode the rows for which a preview is due."""
+        due = {
+            position: number
+            for position, row in enumerate(self._rows)
+            if not row.cancelled and (number := previews.due(index + 1, self._steps, row.call.previews)) is not None
+        }
+        if due:
+            call = self._rows[0].call
+            pictures = previews.decode(pipe, tensors["latents"][list(due)], call.width, call.height)
+            for (position, number), picture in zip(due.items(), pictures, strict=True):
+                row = self._rows[position]
+                row.listener.previewed(row, number, picture)
+        return tensors
+
+
+class Bar:
+    """What pipelines use of tqdm."""
+
+    def __init__(self, watch: Watch, items: list[Any] | None) -> None:
+        self._watch = watch
+        self._items = items or []
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            yield item
+            self._watch.advance(1)
+
+    def update(self, steps: int = 1) -> None:
+        self._watch.advance(steps)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def set_description(self, *_: Any, **__: Any) -> None:
+        """Nobody looks at it."""
