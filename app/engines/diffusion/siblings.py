@@ -1,0 +1,86 @@
+"""Pipelines of other tasks on the modules of a loaded one, and a light pipeline object for every request.
+
+Nothing here moves, copies or casts a weight: `DiffusionPipeline.from_pipe` does (to float32, in place).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import diffusers
+import torch
+from diffusers.pipelines import auto_pipeline
+
+from app.engines.diffusion.abilities import abilities
+
+_MAPPINGS = (
+    auto_pipeline.AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
+    auto_pipeline.AUTO_IMAGE2IMAGE_PIPELINES_MAPPING,
+    auto_pipeline.AUTO_INPAINT_PIPELINES_MAPPING,
+)
+_UNCONNECTED = {
+    "Flux2KleinPipeline": ("Flux2KleinInpaintPipeline",),
+    "FluxKontextPipeline": ("FluxKontextInpaintPipeline",),
+    "ChromaPipeline": ("ChromaImg2ImgPipeline", "ChromaInpaintPipeline"),
+    "SanaSprintPipeline": ("SanaSprintImg2ImgPipeline",),
+    "WanPipeline": ("WanVideoToVideoPipeline",),
+}
+"""Siblings that the mappings of diffusers do not know."""
+
+
+def siblings(pipe: Any) -> dict[str, type]:
+    """By task (as in abilities.Abilities.tasks), the class that does it with the modules of `pipe`; its own first."""
+    found = dict.fromkeys(sorted(abilities(type(pipe)).tasks), type(pipe))
+    for cls in _connected(type(pipe)):
+        if _fits(cls, pipe):
+            for task in sorted(abilities(cls).tasks):
+                found.setdefault(task, cls)
+    return found
+
+
+def shell(pipe: Any, cls: type | None = None) -> Any:
+    """A pipeline object of its own on the modules of `pipe`, with schedulers of its own.
+
+    What a call keeps on its pipeline (guidance, step, interruption) and in its scheduler stays in the shell, so that
+    several calls can run on the same weights. Tokenizers and autoencoders are shared and are not safe in two threads.
+    `cls` is a class that `siblings` named.
+    """
+    made = copy.copy(pipe) if cls is None or cls is type(pipe) else _rebuilt(pipe, cls)
+    for name, part in vars(made).copy().items():
+        if isinstance(part, diffusers.SchedulerMixin):
+            # Past DiffusionPipeline.__setattr__, which would rewrite the configuration for a change of class.
+            made.__dict__[name] = type(part).from_config(part.config)
+        elif isinstance(part, diffusers.DiffusionPipeline):
+            made.__dict__[name] = shell(part)
+    return made
+
+
+def _connected(cls: type) -> list[type]:
+    """The classes of the mappings for the same model, and those beside them."""
+    name = next((name for mapping in _MAPPINGS for name, known in mapping.items() if known is cls), None)
+    connected = [mapping[name] for mapping in _MAPPINGS if name in mapping]
+    return connected + [getattr(diffusers, other) for other in _UNCONNECTED.get(cls.__name__, ())]
+
+
+def _fits(cls: type, pipe: Any) -> bool:
+    """Whether everything that the class must be given is there, and it takes every model that is there."""
+    given = pipe.components.keys() | pipe.parameters.keys()
+    takes = _init(cls)
+    needs = {name for name, p in takes.items() if p.default is inspect.Parameter.empty}
+    models = {name for name, part in pipe.components.items() if isinstance(part, torch.nn.Module)}
+    return needs <= given and models <= takes.keys()
+
+
+def _rebuilt(pipe: Any, cls: type) -> Any:
+    given = pipe.components | pipe.parameters
+    made = cls(**{name: given[name] for name in _init(cls) if name in given})
+    known = vars(made)
+    # Hooks of offloading, the progress bar's configuration and the like, which no constructor knows.
+    known.update({name: value for name, value in vars(pipe).items() if name not in known})
+    return made
+
+
+def _init(cls: type) -> dict[str, inspect.Parameter]:
+    return {name: p for name, p in inspect.signature(cls).parameters.items() if p.kind is not p.VAR_KEYWORD}
