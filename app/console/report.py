@@ -25,17 +25,16 @@ from app.cluster.rundir import RunDir
 from app.console.progress import Progress
 
 _POLL_S = 0.1
-_ROUTES = (
-    "POST /v1/chat/completions",
-    "POST /v1/completions",
-    "GET  /v1/models",
-    "GET  /health  /livez  /readyz  /version",
-    "GET  /docs    /openapi.json",
-)
+_ROUTES = {
+    "text": ("POST /v1/chat/completions", "POST /v1/completions"),
+    "image": ("POST /v1/images/generations", "POST /v1/images/edits"),
+}
+"""By what the stages make; chat draws too, where no language model answers it."""
+_ALWAYS = ("GET  /v1/models", "GET  /health  /livez  /readyz  /version", "GET  /docs    /openapi.json")
 
 
 class Server(msgspec.Struct, frozen=True):
-    """What there is to say about a server; `guarded` if clients need a key.
+    """What there is to say about a server; `guarded` if clients need a key. `outputs` are those of its entry stages.
 
     `uds` is the Unix socket in place of host and port, `certificate` the file that makes it speak HTTPS; with
     `client_certificates` every client needs one of its own.
@@ -48,6 +47,7 @@ class Server(msgspec.Struct, frozen=True):
     root_path: str
     model: str
     guarded: bool
+    outputs: tuple[str, ...] = ("text",)
     uds: str = ""
     certificate: str = ""
     client_certificates: bool = False
@@ -131,26 +131,36 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def announcement(server: Server) -> str:
-    """URL, routes, and a command that works as it stands."""
+    """URL, routes, and commands that work as they stand."""
+    routes = [route for output in server.outputs for route in _ROUTES.get(output, ())]
+    lines = [
+        f"Ready: {server.uds or server.url}   (model {server.model!r})",
+        *(f"  {route}" for route in (*routes, *_ALWAYS)),
+    ]
+    examples = [_EXAMPLES[output](server) for output in server.outputs if output in _EXAMPLES]
+    return "\n".join([*lines, "Try:", *examples] if examples else lines)
+
+
+def _chat(server: Server) -> str:
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    return _curl(server, "/v1/chat/completions", {"messages": messages, "temperature": 0})
+
+
+def _picture(server: Server) -> str:
+    body = {"prompt": "a red circle on a blue background", "response_format": "file"}
+    return f"{_curl(server, '/v1/images/generations', body)} -o picture.png"
+
+
+_EXAMPLES = {"text": _chat, "image": _picture}
+
+
+def _curl(server: Server, path: str, body: dict[str, object]) -> str:
     key = " -H 'Authorization: Bearer KEY'" if server.guarded else ""
     how = f"--unix-socket {shlex.quote(server.uds)} " if server.uds else ""
     how += f"--cacert {shlex.quote(server.certificate)} " if server.certificate else ""
     how += "--cert CERTIFICATE --key KEY_FILE " if server.client_certificates else ""
-    body = msgspec.json.encode(
-        {
-            "model": server.model,
-            "messages": [{"role": "user", "content": "What is the capital of France?"}],
-            "temperature": 0,
-        }
-    ).decode()
-    quoted = body.replace("'", "'\\''")
-    lines = [
-        f"Ready: {server.uds or server.url}   (model {server.model!r})",
-        *(f"  {route}" for route in _ROUTES),
-        "Try:",
-        f"  curl {how}{server.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{quoted}'",
-    ]
-    return "\n".join(lines)
+    text = msgspec.json.encode({"model": server.model, **body}).decode().replace("'", "'\\''")
+    return f"  curl {how}{server.url}{path} -H 'Content-Type: application/json'{key} -d '{text}'"
 
 
 if __name__ == "__main__":

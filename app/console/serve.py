@@ -182,6 +182,7 @@ def _start_reporter(settings: Settings) -> None:
         root_path=settings.server.root_path,
         model=settings.served_model_names[0],
         guarded=bool(settings.server.api_keys),
+        outputs=tuple(dict.fromkeys(output for stage in settings.stages if stage.entry for output in stage.outputs)),
         uds=settings.server.uds,
         certificate=settings.server.ssl_certfile,
         client_certificates=settings.server.ssl_cert_reqs == 2,

@@ -39,3 +39,18 @@ def test_the_curl_line_of_a_unix_socket_and_of_https() -> None:
 def test_a_key_is_asked_for_only_where_one_is_needed() -> None:
     assert "Authorization: Bearer KEY" in curl(server(guarded=True))
     assert "Authorization" not in announcement(server())
+
+
+def test_each_output_has_its_routes_and_its_example() -> None:
+    both = announcement(server(outputs=("text", "image")))
+    assert both.index("/v1/completions") < both.index("/v1/images/generations")
+    chat, picture = (shlex.split(line) for line in both.splitlines()[-2:])
+    assert chat[1].endswith("/v1/chat/completions")
+    assert picture[1].endswith("/v1/images/generations")
+    assert picture[-2:] == ["-o", "picture.png"]
+    assert msgspec.json.decode(picture[picture.index("-d") + 1])["response_format"] == "file"
+
+
+def test_what_has_no_example_has_none() -> None:
+    lines = announcement(server(outputs=("audio",))).splitlines()
+    assert lines[-1].strip().startswith("GET")
