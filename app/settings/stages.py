@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ import msgspec
 from app.settings.builder import Builder, Sources
 from app.settings.deploy import SHIPPED, Document, find, read_chain
 from app.settings.detection import detect
-from app.settings.flags import by_key
+from app.settings.flags import by_engine_argument, by_key
 from app.settings.hub import LookUp
 from app.settings.inspection import Hints
 from app.settings.schema import LoadBalancing, StageConfig
@@ -77,6 +77,7 @@ def resolve_stages(
     stages = [builder.stage(stage_id) for stage_id in builder.ids()]
     check_names(strategy, [stage.name for stage in stages], problems)
     _check_owned(stages, given, problems, warnings)
+    problems += _unowned(stages, [document for document in documents if document.name in explicit])
     origins = builder.origins | {"pipeline": f"{named.name}:{named.lines['pipeline']}" if named else BY_MODEL}
     return ResolvedStages(pipeline.name, stages, origins, strategy.routing, strategy.name)
 
@@ -154,3 +155,13 @@ def _check_owned(
             told.append(
                 f"{found.origin}: no stage of this pipeline takes it (its stages are: {', '.join(sorted(kinds))})"
             )
+
+
+def _unowned(stages: list[StageConfig], documents: list[Document]) -> Iterator[str]:
+    """What a user's file says for all stages although none takes it."""
+    kinds = {stage.kind for stage in stages}
+    for document in documents:
+        for key in document.common:
+            if kinds.isdisjoint(by_engine_argument()[key].kinds):
+                where = f"{document.name}:{document.lines[key]}: {key}"
+                yield f"{where}: no stage of this pipeline takes it (its stages are: {', '.join(sorted(kinds))})"

@@ -170,6 +170,36 @@ def test_a_global_flag_goes_only_to_stages_that_own_it(model: str, tmp_path: Pat
     assert [stage.engine_args for stage in stages] == [{}, {"dtype": "float16", "seed": 3}]
 
 
+def test_what_a_file_says_for_all_stages_must_be_for_one_of_them(picture_model: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("dtype: float16\nenable_prefix_caching: true\nstages: [{stage_id: 0}]")
+    with pytest.raises(ConfigError) as caught:
+        examine({"model": picture_model, "deploy_config": str(file)}, {})
+    assert caught.value.problems == [
+        f"{file}:2: enable_prefix_caching: no stage of this pipeline takes it (its stages are: diffusion)"
+    ]
+
+
+def test_engines_do_not_get_each_others_arguments(picture_model: str, model: str, tmp_path: Path) -> None:
+    for served, arguments, named in (
+        (picture_model, "max_model_len: 4", "of kind diffusion, which has no setting max_model_len"),
+        (picture_model, "engine_args: {gpu_memory_utilization: 0.5}", "which has no setting gpu_memory_utilization"),
+        (picture_model, "engine_args: {slicing: true}", "engine argument 'slicing' is unknown to the diffusion engine"),
+        (model, "vae_use_tiling: true", "of kind llm, which has no setting vae_use_tiling"),
+        (model, "engine_args: {step_execution: true}", "of kind llm, which has no setting step_execution"),
+    ):
+        (tmp_path / "x.yaml").write_text(f"stages: [{{stage_id: 0, {arguments}}}]")
+        with pytest.raises(ConfigError, match=named):
+            examine({"model": served, "deploy_config": str(tmp_path / "x.yaml")}, {})
+
+
+def test_sampling_defaults_reach_a_diffusion_stage_and_merge(picture_model: str, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("stages: [{stage_id: 0, default_sampling_params: {guidance_scale: 3, seed: 1}}]")
+    typed = {"deploy_config": str(tmp_path / "x.yaml"), "default_sampling_params": '{"0": {"seed": 2}}'}
+    [stage] = examine({"model": picture_model, **typed}, {}).settings.stages
+    assert stage.default_sampling_params == {"guidance_scale": 3, "seed": 2}
+
+
 def test_a_named_setting_must_belong_to_the_kind(tmp_path: Path) -> None:
     file = tmp_path / "stub.yaml"
     file.write_text("pipeline: stub\nstages: [{stage_id: 0, max_num_seqs: 3}]")
