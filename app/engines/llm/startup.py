@@ -87,6 +87,8 @@ class StartPlan:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.usage.usage_lib import UsageContext
 
+        from app.engines.llm import kernels
+
         if self._cpu:
             _import_model(Path(args.model))
         config = AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
@@ -94,6 +96,8 @@ class StartPlan:
             config.cache_config.kv_cache_memory_bytes = _modest_cache(config)
         if self._one_process:
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # create_engine_config has just set it to spawn
+            if self._eager:
+                kernels.install(config)
         return config
 
 

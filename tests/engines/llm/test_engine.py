@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.cluster import messages as m
+from app.engines.llm import kernels
 from app.engines.llm.engine import LlmEngine
 from app.engines.llm.frontend import Frontend
 from tests.engines.llm.conftest import tiny_stage
@@ -159,6 +160,11 @@ async def test_more_than_the_slots_wait(engine: LlmEngine) -> None:
     assert all(task.result().answer()["usage"]["completion"] == 60 for task in tasks)
     assert most_running == 128
     assert most_waiting >= 32
+
+
+async def test_it_runs_on_the_fused_kernels(engine: LlmEngine) -> None:
+    priority = frontend_of(engine).vllm_config.kernel_config.ir_op_priority
+    assert priority.rms_norm[0] == priority.fused_add_rms_norm[0] == kernels.PROVIDER
 
 
 async def test_healthy(engine: LlmEngine) -> None:
