@@ -21,7 +21,7 @@ logger = logging.getLogger("app.diffusion")
 
 
 class DiffusionEngine:
-    """Implements app.engines.base.Engine. Kinds: "image", "image_edit", "image_variation"; the body is a PictureTask."""
+    """Implements app.engines.base.Engine. Kinds: image, image_edit, image_variation; the body is a PictureTask."""
 
     def __init__(self, stage: StageConfig, media: MediaConfig | None = None, scratch: str = "") -> None:
         """Raises ValueError: an engine argument of the stage is wrong."""

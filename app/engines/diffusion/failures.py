@@ -14,7 +14,7 @@ logger = logging.getLogger("app.diffusion")
 _LONGEST = 500
 
 
-class Abandoned(Exception):
+class AbandonedError(Exception):
     """Nobody wants the pictures of this call any more; raised inside of the pipeline to leave it."""
 
 

@@ -79,18 +79,12 @@ class Offer(msgspec.Struct, frozen=True):
     def card(self) -> str:
         """What /v1/models tells of it: a JSON object."""
         mode = next(iter(self.modes.values()))
-        drawn = self.sizes
-        sizes = {
-            "multiple": drawn.multiple,
-            "width": drawn.width,
-            "height": drawn.height,
-            "max_pixels": self.max_pixels,
-        }
+        sizes = {name: getattr(self.sizes, name) for name in ("multiple", "width", "height")}
         card = {
             "class": self.class_name,
             "tasks": sorted(self.modes),
             "parameters": mode.parameters | self.defaults,
-            "sizes": sizes,
+            "sizes": sizes | {"max_pixels": self.max_pixels},
             "formats": list(get_args(PictureFormat)),
             "partial_images": self.previews,
         }

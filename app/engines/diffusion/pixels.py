@@ -13,7 +13,7 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def output_type(pipe: Any) -> str:
-    """What to ask the pipeline for: tensors that still are on the device, where its post-processing is the stock one."""
+    """What to ask the pipeline for: tensors that still are on the device, if its post-processing is the stock one."""
     processors = (getattr(pipe, name, None) for name in ("image_processor", "video_processor"))
     return "pt" if any(isinstance(processor, VaeImageProcessor) for processor in processors) else "np"
 

@@ -50,8 +50,7 @@ def _unpacked(pipe: Any, latents: torch.Tensor, width: int, height: int) -> torc
         return latents
     if hasattr(pipe, "_unpatchify_latents"):  # Flux.2: tokens in reading order
         side = pipe.vae_scale_factor * 2
-        rows, tokens, channels = latents.shape
-        return latents.transpose(1, 2).reshape(rows, channels, height // side, width // side)
+        return latents.transpose(1, 2).unflatten(2, (height // side, width // side))
     return pipe._unpack_latents(latents, height, width, pipe.vae_scale_factor)
 
 

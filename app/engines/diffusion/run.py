@@ -13,7 +13,7 @@ from app.engines.base import EngineError
 from app.engines.diffusion import pixels
 from app.engines.diffusion.batching import Drawn, Row, RowQueue
 from app.engines.diffusion.call import Call
-from app.engines.diffusion.failures import Abandoned, explain, is_out_of_memory, release_memory
+from app.engines.diffusion.failures import AbandonedError, explain, is_out_of_memory, release_memory
 from app.engines.diffusion.offer import Offer
 from app.engines.diffusion.siblings import shell
 from app.engines.diffusion.watch import Watch
@@ -60,14 +60,15 @@ class Runner:
         exhausted = False
         try:
             drawn = self._call(rows, watch)
-        except Abandoned:
+        except AbandonedError:
             return None
         except Exception as error:  # noqa: BLE001 - whatever a pipeline raises stays with its request
             exhausted = is_out_of_memory(error)
             failure = explain(error, began=watch.step > 0)
         else:
             for row, outcome in zip(rows, drawn, strict=True):
-                row.listener.finished(row, outcome)
+                if not row.cancelled:
+                    row.listener.finished(row, outcome)
             return None
         if exhausted:
             release_memory()  # only now, when the exception and with it the call's tensors are gone

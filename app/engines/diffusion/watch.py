@@ -9,7 +9,7 @@ import torch
 
 from app.engines.diffusion import previews
 from app.engines.diffusion.batching import Row
-from app.engines.diffusion.failures import Abandoned
+from app.engines.diffusion.failures import AbandonedError
 
 
 class Watch:
@@ -26,18 +26,18 @@ class Watch:
         """As a forward pre-hook: leave the call if it is in vain.
 
         Raises:
-            Abandoned: every row is cancelled.
+            AbandonedError: every row is cancelled.
         """
         self._tick()
         if all(row.cancelled for row in self._rows):
-            raise Abandoned
+            raise AbandonedError
 
     # ------------------------------------------------------------------------------------------------ steps
 
     def progress_bar(self, iterable: Iterable[Any] | None = None, total: int | None = None, **_: Any) -> Bar:
         """In place of the pipeline's method of that name."""
         items = list(iterable) if iterable is not None else None
-        self._steps = total if items is None else len(items)
+        self._steps = len(items) if items is not None else total or self._steps
         self.step = 0
         return Bar(self, items)
 
