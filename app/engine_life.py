@@ -48,6 +48,7 @@ async def run_engine(app: Litestar) -> AsyncIterator[None]:
                 tasks.append(asyncio.create_task(_boot_and_keep(app, attachment), name="boot"))
             elif await _boot(app, attachment):
                 tasks.append(asyncio.create_task(_keep(app, attachment), name="master watch"))
+            tasks.append(asyncio.create_task(app.state.generated.keep_swept(), name="sweep generated files"))
             yield
         finally:
             shutdown.event.set()

@@ -28,6 +28,7 @@ from app.routes.trace import traced
 from app.routes.unread import Upload
 from app.settings.resolve import resolve
 from app.settings.schema import Settings
+from app.store.generated import GeneratedFiles
 from app.telemetry.logging import configure_logging_once, send_errors_to
 from app.telemetry.metrics import Metrics
 
@@ -90,8 +91,12 @@ class OmniApp(Litestar):
 
     def use(self, settings: Settings) -> Orchestrator:
         """Take `settings` for all later requests, with a new orchestrator."""
-        orchestrator = Orchestrator(settings, RunDir.locate(self.mount).registry, self.state.metrics)
+        run_dir, server = RunDir.locate(self.mount), settings.server
+        orchestrator = Orchestrator(settings, run_dir.registry, self.state.metrics)
         self.state.settings = settings
+        self.state.generated = GeneratedFiles(
+            run_dir.path / "generated", server.generated_file_lifetime_s, server.generated_files_bytes
+        )
         self.state.orchestrator = orchestrator
         return orchestrator
 

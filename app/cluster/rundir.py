@@ -7,6 +7,7 @@
 * state.json: how far the master is
 * settings.json: the resolved settings, private to the user
 * *.sock: ZeroMQ sockets of the registry and of the local replicas
+* generated/: files that wait to be fetched
 """
 
 from __future__ import annotations
@@ -162,7 +163,11 @@ class RunDir:
     def take(self) -> None:
         """Empty the directory of a dead server and write our name on it. The caller holds all its locks."""
         for entry in self.path.iterdir():
-            if entry not in (self.leases, self.boot_lock, self.master_lock):
+            if entry in (self.leases, self.boot_lock, self.master_lock):
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
                 entry.unlink()
         self.mark_owned()
 

@@ -2,10 +2,11 @@
 
 Stage engine_args: `load_s` (seconds that loading takes), `load_error` (message to fail the load with), `load_exit`
 (exit code to die with while loading), `token_s` (seconds a token), `slots` (requests that run at once), `adapters`
-(take LoRA adapters, except at the path "/nope"), `holds` (answer requests of the kind "held" with its instance).
+(take LoRA adapters, except at the path "/nope"), `holds` (answer requests of the kind "held" with its instance),
+`chats` (false: no text), `draws` (plain pictures).
 A request body may hold `"stub": {...}`: `tokens` (default: the words of the last message), `token_s`, `fail_after`
 (tokens, then a 500), `exit_after` (tokens, then the process dies), `hang_after` (tokens, then silence),
-`refuse` (message of a 400 before Accepted).
+`refuse` (message of a 400 before Accepted). A picture task holds it in `extra`, and its tokens are steps.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from app.cluster import messages as m
 from app.engines.base import EngineError, Request
+from app.protocol.pictures import PictureTask, decode_task
 from app.settings.schema import StageConfig
 
 
@@ -34,6 +37,8 @@ class StubOptions(msgspec.Struct, forbid_unknown_fields=True):
     slots: int = 256
     adapters: bool = False
     holds: bool = False
+    chats: bool = True
+    draws: bool = False
 
 
 class StubScript(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,6 +66,8 @@ class _Body(msgspec.Struct):
         return (word + " " for word in text.split()[: self.max_tokens])
 
 
+DRAWN = ("image", "image_edit", "image_variation")
+CARD = '{"class": "Stub", "parameters": {"num_inference_steps": 4}, "sizes": {"width": 64, "height": 64}}'
 _EXPOSITION = b"""# HELP stub:steps_total Steps of the stub.
 # TYPE stub:steps_total counter
 stub:steps_total{engine="0"} %d
@@ -85,17 +92,20 @@ class StubEngine:
         if options.load_error:
             raise RuntimeError(options.load_error)
         extra = [task for task, wanted in (("adapters", options.adapters), ("held", options.holds)) if wanted]
-        tasks = ["chat", "completion", *extra]
-        return m.Capabilities(tasks, 4096, ["text"], ["text"], options.slots, self._instance)
+        text = ["chat", "completion"] if options.chats else []
+        tasks = [*text, *(DRAWN if options.draws else ()), *extra]
+        outputs = ["text"] * options.chats + ["image"] * options.draws
+        card = CARD if options.draws else ""
+        return m.Capabilities(tasks, 4096, ["text"], outputs, options.slots, self._instance, card)
 
     async def run(self, request: Request) -> None:
         if request.kind == "held":
             for event in (m.Accepted(), m.Document(msgspec.json.encode(self._instance)), m.Done()):
                 request.emit(event)
             return
-        body = msgspec.json.decode(request.body, type=_Body)
-        if body.stub.refuse is not None:
-            raise EngineError(m.Failed(400, body.stub.refuse, "invalid_request_error", param="stub"))
+        script, work = self._prepare(request)
+        if script.refuse is not None:
+            raise EngineError(m.Failed(400, script.refuse, "invalid_request_error", param="stub"))
         request.emit(m.Accepted())
         self._load.waiting += 1
         try:
@@ -104,10 +114,37 @@ class StubEngine:
             self._load.waiting -= 1
         self._load.running += 1
         try:
-            await self._generate(request, body)
+            await work()
         finally:
             self._load.running -= 1
             self._slots.release()
+
+    def _prepare(self, request: Request) -> tuple[StubScript, Callable[[], Awaitable[None]]]:
+        if self._options.draws and request.kind in DRAWN:
+            task = decode_task(request.body)
+            script = msgspec.convert(task.extra.get("stub", {}), StubScript)
+            return script, partial(self._draw, request, task, script)
+        body = msgspec.json.decode(request.body, type=_Body)
+        return body.stub, partial(self._generate, request, body)
+
+    async def _draw(self, request: Request, task: PictureTask, script: StubScript) -> None:
+        from app.engines import stubpictures  # numpy and Pillow, which text needs not
+
+        steps = task.num_inference_steps or script.tokens or stubpictures.STEPS
+        pause = self._options.token_s if script.token_s is None else script.token_s
+        for step in range(steps):
+            await self._misbehave(script, step)
+            await asyncio.sleep(pause)
+            self._load.steps += 1
+            request.emit(m.Progress(step + 1, steps))
+            if step < task.previews:
+                request.emit(stubpictures.picture(task, 0, preview=step))
+        await self._misbehave(script, steps)
+        for index in range(task.n):
+            await request.ready()
+            request.emit(stubpictures.picture(task, index))
+        request.emit(stubpictures.usage(task))
+        request.emit(m.Done())
 
     async def _generate(self, request: Request, body: _Body) -> None:
         script = body.stub

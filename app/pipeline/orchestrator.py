@@ -126,6 +126,7 @@ class Orchestrator:
             merged.input_modalities += [x for x in own.input_modalities if x not in merged.input_modalities]
             merged.output_modalities += [x for x in own.output_modalities if x not in merged.output_modalities]
             merged.max_model_len = max(merged.max_model_len, own.max_model_len)
+            merged.card = merged.card or own.card
         return merged
 
     # ------------------------------------------------------------------------------------------------ requests

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,7 +18,7 @@ class Model(msgspec.Struct):
     """`root` is what is loaded under this name; the name of an adapter has a `parent`, the model that it adapts.
 
     `max_model_len` in tokens, None where it does not apply or is not yet known; modalities and tasks are those of the
-    whole pipeline, empty until a replica has told them.
+    whole pipeline, empty until a replica has told them. `card` is what the engine tells of its parameters, if it does.
     """
 
     id: str
@@ -29,6 +29,7 @@ class Model(msgspec.Struct):
     input_modalities: list[str]
     output_modalities: list[str]
     parent: str | None = None
+    card: dict[str, Any] | None = None
     object: Literal["model"] = "model"
     owned_by: str = OWNER
 
@@ -43,6 +44,8 @@ class ModelList(msgspec.Struct):
 def served_models(settings: Settings, capabilities: Capabilities, adapters: Sequence[str] = ()) -> list[Model]:
     """One model object for each served name, the first name first, then one for each loaded adapter."""
 
+    card = msgspec.json.decode(capabilities.card) if capabilities.card else None
+
     def model(name: str, parent: str | None = None) -> Model:
         return Model(
             id=name,
@@ -53,6 +56,7 @@ def served_models(settings: Settings, capabilities: Capabilities, adapters: Sequ
             tasks=capabilities.tasks,
             input_modalities=capabilities.input_modalities,
             output_modalities=capabilities.output_modalities,
+            card=card,
         )
 
     names = settings.served_model_names

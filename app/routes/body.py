@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from litestar import Litestar, Request
@@ -31,12 +32,19 @@ async def read_body(request: Request[Any, Any, Any]) -> bytes:
         ApiError: 408, nothing more of it came; 503, the server has no more time.
         ClientGoneError: the client left before the end of it.
     """
+    pieces: list[bytes] = []
+    await feed(request, pieces.append)
+    return b"".join(pieces)
+
+
+async def feed(request: Request[Any, Any, Any], take: Callable[[bytes], object]) -> None:
+    """Hand the body to `take`, piece by piece as it comes; raises what `read_body` and `take` raise."""
     reading = uploads(request.app)
     patience = asyncio.timeout(settings(request.app).server.slow_client_timeout_s)
     reading.add(patience)
     try:
         async with patience:
-            return b"".join(await _pieces(request, patience))
+            await _pass_on(request, patience, take)
     except InternalServerException:  # Litestar's word for a disconnect in the middle of a body
         raise ClientGoneError from None
     except TimeoutError:
@@ -45,14 +53,12 @@ async def read_body(request: Request[Any, Any, Any]) -> bytes:
         reading.discard(patience)
 
 
-async def _pieces(request: Request[Any, Any, Any], patience: asyncio.Timeout) -> list[bytes]:
+async def _pass_on(request: Request[Any, Any, Any], patience: asyncio.Timeout, take: Callable[[bytes], object]) -> None:
     clock, limit_s = asyncio.get_running_loop().time, settings(request.app).server.slow_client_timeout_s
-    pieces = []
     async for piece in request.stream():
-        pieces.append(piece)
+        take(piece)
         if not patience.expired() and not draining(request.app).is_set():
             patience.reschedule(clock() + limit_s)
-    return pieces
 
 
 def _too_late(request: Request[Any, Any, Any]) -> ApiError:
@@ -71,16 +77,22 @@ def end_uploads(app: Litestar) -> None:
             patience.reschedule(now)
 
 
-def _require_json(request: Request[Any, Any, Any]) -> None:
-    """A browser sends JSON to another origin without asking that server first, unless it has to declare it as JSON."""
-    declared = request.headers.get("content-type", "")
-    media_type = declared.partition(";")[0].strip().lower()
-    if media_type != "application/json" and not (
-        media_type.startswith("application/") and media_type.endswith("+json")
-    ):
-        got = f"not {declared!r}" if declared else "and it is missing"
-        message = f"The request needs the header 'Content-Type: application/json', {got}."
-        raise ApiError(415, message, code="unsupported_media_type")
+def media_type(request: Request[Any, Any, Any]) -> str:
+    """What the body is declared to be: lower case, without parameters, "" for nothing.
+
+    Raises:
+        ApiError: 415, it is compressed.
+    """
     if (encoding := request.headers.get("content-encoding", "identity").lower()) != "identity":
         message = f"Request bodies must not be compressed (Content-Encoding {encoding!r})."
+        raise ApiError(415, message, code="unsupported_media_type")
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _require_json(request: Request[Any, Any, Any]) -> None:
+    """A browser sends JSON to another origin without asking that server first, unless it has to declare it as JSON."""
+    declared = media_type(request)
+    if declared != "application/json" and not (declared.startswith("application/") and declared.endswith("+json")):
+        got = f"not {declared!r}" if declared else "and it is missing"
+        message = f"The request needs the header 'Content-Type: application/json', {got}."
         raise ApiError(415, message, code="unsupported_media_type")

@@ -7,8 +7,11 @@ from typing import Any
 from litestar import Request, Response, post
 
 from app.protocol.chat import chat_answer, chat_writer
+from app.routes.body import json_body
 from app.routes.generation import Api, generate
 from app.routes.openapi import ERRORS, ChatOperation
+from app.routes.picturechat import asks_for_pictures, draw_in_chat
+from app.routes.submission import refuse_while_stopping
 
 API = Api("chat", "chatcmpl-", chat_writer, chat_answer)
 
@@ -25,4 +28,12 @@ API = Api("chat", "chatcmpl-", chat_writer, chat_answer)
 )
 async def create_chat_completion(request: Request[Any, Any, Any]) -> Response[Any]:
     """One chat.completion object, or a stream of chat.completion.chunk events with `"stream": true`."""
-    return await generate(request, API)
+    refuse_while_stopping(request)
+    return await chat(request, await json_body(request))
+
+
+async def chat(request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
+    """Answer a conversation with text, or with pictures where the model draws."""
+    if asks_for_pictures(request, body):
+        return await draw_in_chat(request, body)
+    return await generate(request, API, body)

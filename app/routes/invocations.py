@@ -10,10 +10,11 @@ from litestar.openapi.spec import OpenAPIType
 
 from app.protocol.decoding import BodyDecoder
 from app.protocol.errors import ApiError
-from app.routes import chat, completions
+from app.routes import chat, completions, images
 from app.routes.body import json_body
 from app.routes.generation import generate
 from app.routes.openapi import ERRORS, Body, operation
+from app.routes.picturechat import draw_in_chat
 from app.routes.relay import relay
 from app.routes.state import orchestrator
 
@@ -22,6 +23,8 @@ _decoder = BodyDecoder(dict[str, msgspec.Raw])
 _TASKS = (
     ("chat", {"messages"}),
     ("completion", {"prompt"}),
+    ("image", {"messages"}),
+    ("image", {"prompt"}),
     ("embeddings", {"input"}),
     ("embeddings", {"messages"}),
     ("classify", {"input"}),
@@ -58,9 +61,14 @@ class ServerLoad(msgspec.Struct):
 async def invoke(request: Request[Any, Any, Any]) -> Response[Any]:
     """As the route of the first task of the served model whose fields the body has."""
     body = await json_body(request)
-    match _task(request, _decoder.decode(body)):
+    fields = _decoder.decode(body)
+    match _task(request, fields):
         case "chat":
-            return await generate(request, chat.API, body)
+            return await chat.chat(request, body)
+        case "image" if "messages" in fields:
+            return await draw_in_chat(request, body)
+        case "image":
+            return await images.draw(request, body)
         case "completion":
             return await generate(request, completions.API, body)
         case task:

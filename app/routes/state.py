@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from app.pipeline.orchestrator import Orchestrator
     from app.settings.schema import Settings
+    from app.store.generated import GeneratedFiles
     from app.telemetry.metrics import Metrics
 
 
@@ -41,6 +42,11 @@ def draining(app: Litestar) -> asyncio.Event:
 def uploads(app: Litestar) -> set[asyncio.Timeout]:
     """How long the server still waits for each of the bodies that are being read."""
     return cast("set[asyncio.Timeout]", _state(app).uploads)
+
+
+def generated(app: Litestar) -> GeneratedFiles:
+    """The files that wait to be fetched, those of the server's other API workers too."""
+    return cast("GeneratedFiles", _state(app).generated)
 
 
 def model_names(app: Litestar) -> list[str]:

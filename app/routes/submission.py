@@ -37,9 +37,9 @@ class Submission(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """How an answer is written: as a whole (one JSON value), in frames, and as the end of a stream that failed."""
+    """How an answer is written: as a whole (JSON, or a response), in frames, and as the end of a stream that failed."""
 
-    whole: Callable[[RequestStream], Awaitable[bytes]]
+    whole: Callable[[RequestStream], Awaitable[bytes | Response[Any]]]
     frames: Callable[[RequestStream], AsyncIterator[bytes]]
     ending: Callable[[ErrorBody], bytes]
 
@@ -71,7 +71,8 @@ async def respond(
             answer = await _submit(request, submission, stream)
             cleanup.push_async_callback(_close, answer, request)
             if not stream:
-                return Response(await delivery.whole(answer), media_type="application/json")
+                content = await delivery.whole(answer)
+                return Response(content, media_type="application/json") if isinstance(content, bytes) else content
         return EventStream(
             delivery.frames(answer),
             client,

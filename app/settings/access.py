@@ -1,4 +1,4 @@
-"""Checks of what decides who may call the server: keys and browser origins."""
+"""Checks of what decides who may call the server, and under which address: keys, browser origins, links."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from app.settings.schema import ServerConfig
 from app.settings.sources import Given
 
+_BASE = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@]+", re.IGNORECASE)
 
 
@@ -31,7 +32,13 @@ def take_keys(server: ServerConfig, given: Mapping[str, Given], origins: dict[st
 
 
 def check_origins(server: ServerConfig, problems: list[str]) -> None:
-    """Origins are compared as browsers send them, so a path or a slash at the end would never match."""
+    """Origins are compared as browsers send them, so a path or a slash at the end would never match.
+
+    The address that links begin with is one of ours, so it is looked at here; it loses its last slash.
+    """
+    server.public_base_url = server.public_base_url.rstrip("/")
+    if server.public_base_url and not _BASE.fullmatch(server.public_base_url):
+        problems.append(f"--public-base-url: {server.public_base_url!r} is no address such as https://ai.example.org")
     problems += (
         f"--allowed-origins: {origin!r} is no origin; give scheme and host, https://chat.example.org"
         for origin in server.allowed_origins

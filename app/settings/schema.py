@@ -35,7 +35,10 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the HTTP side needs. Times in seconds, sizes in bytes. `request_timeout_s` 0: no limit."""
+    """What the HTTP side needs. Times in seconds, sizes in bytes. `request_timeout_s` 0: no limit.
+
+    `public_base_url` is what links to generated files begin with, "" for the address that the request was sent to.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8091
@@ -61,6 +64,9 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ssl_ca_certs: str = ""
     ssl_cert_reqs: int = 0
     disable_docs: bool = False
+    public_base_url: str = ""
+    generated_file_lifetime_s: float = 3600.0
+    generated_files_bytes: int = 2 << 30
 
 
 class MasterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

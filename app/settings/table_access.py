@@ -1,4 +1,4 @@
-"""Rows of the flag table for who may call the server: key file, browsers of other origins, header limit."""
+"""Rows of the flag table for who may call the server, and for the links that it gives out."""
 
 from __future__ import annotations
 
@@ -101,5 +101,38 @@ ACCESS_FLAGS = (
         aliases=("--disable-fastapi-docs",),
         commands=("serve",),
         help="Do not serve /docs and /openapi.json.",
+    ),
+    Flag(
+        name="public-base-url",
+        kind="str",
+        group="server",
+        target="server.public_base_url",
+        default="",
+        metavar="URL",
+        commands=("serve",),
+        help="What links to generated files begin with, such as https://ai.example.org/omni. Default: the address that "
+        "the request was sent to, which behind a proxy may not be the one that clients know.",
+    ),
+    Flag(
+        name="generated-file-lifetime",
+        kind="float",
+        group="server",
+        target="server.generated_file_lifetime_s",
+        default=_DEFAULT.generated_file_lifetime_s,
+        least=1,
+        metavar="SECONDS",
+        commands=("serve",),
+        help="How long a picture can be fetched that was asked for as a link.",
+    ),
+    Flag(
+        name="generated-files-bytes",
+        kind="size",
+        group="server",
+        target="server.generated_files_bytes",
+        default=_DEFAULT.generated_files_bytes,
+        least=1 << 20,
+        metavar="SIZE",
+        commands=("serve",),
+        help="Most bytes of such files together; the oldest make room for new ones.",
     ),
 )

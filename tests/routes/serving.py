@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from litestar import Litestar
@@ -17,6 +18,7 @@ from app.routes import exception_handlers, handlers
 from app.routes.docs import openapi_config
 from app.routes.trace import traced
 from app.settings.schema import ServerConfig, Settings
+from app.store.generated import GeneratedFiles
 from app.telemetry.metrics import Metrics
 
 Step = list[AnyEvent] | ApiError | Exception | asyncio.Event
@@ -65,6 +67,8 @@ class ScriptedOrchestrator:
         self.streams: list[ScriptedStream] = []
         self.replicas = replicas
         self.membership = Membership(0, 0, [])
+        self.tasks = ["chat", "completion"]
+        self.card = ""
         self.limit_s = 0.0
         self.asked = ("", "")
         self.load = Load()
@@ -103,13 +107,18 @@ class ScriptedOrchestrator:
         return [StageStatus(stage_id=0, name="thinker", ready=bool(up), replicas=up)]
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(["chat", "completion"], 2048, ["text", "image"], ["text"])
+        return Capabilities(self.tasks, 2048, ["text", "image"], ["text"], card=self.card)
 
 
 class Served:
-    """An application with the real routes. `app` is its ASGI entry, as app.factory makes it."""
+    """An application with the real routes. `app` is its ASGI entry, as app.factory makes it.
 
-    def __init__(self, orchestrator: ScriptedOrchestrator | None = None, **server: Any) -> None:
+    `directory` is for generated files; without one they cannot be kept.
+    """
+
+    def __init__(
+        self, orchestrator: ScriptedOrchestrator | None = None, directory: Path = Path("/nowhere"), **server: Any
+    ) -> None:
         self.orchestrator = orchestrator or ScriptedOrchestrator()
         self.stopping, self.draining = asyncio.Event(), asyncio.Event()
         self.settings = Settings(
@@ -135,6 +144,7 @@ class Served:
                 "draining": self.draining,
                 "uploads": set(),
                 "metrics": Metrics(),
+                "generated": GeneratedFiles(directory / "generated", 3600, 1 << 20),
             }
         )
 

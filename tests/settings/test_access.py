@@ -92,3 +92,16 @@ def test_media_flags_reach_their_settings(model: str, tmp_path: Path) -> None:
 def test_media_flags_that_cannot_be_used(model: str, tmp_path: Path) -> None:
     assert "there is no directory" in problem(model, allowed_local_media_path=str(tmp_path / "none"))
     assert "is not a host name" in problem(model, allowed_media_domains=["https://a.test/"])
+
+
+def test_link_flags_reach_their_settings(model: str) -> None:
+    flags = {"public_base_url": "https://ai.test/omni/", "generated_file_lifetime": 60, "generated_files_bytes": "1MiB"}
+    found = server(model, **flags).server
+    assert found.public_base_url == "https://ai.test/omni"
+    assert (found.generated_file_lifetime_s, found.generated_files_bytes) == (60.0, 1 << 20)
+    assert server(model).server.public_base_url == ""
+
+
+@pytest.mark.parametrize("url", ["ai.test", "ftp://ai.test", "https://", "https://ai.test?x", "https://u@ai.test"])
+def test_what_links_cannot_begin_with(model: str, url: str) -> None:
+    assert "is no address such as" in problem(model, public_base_url=url)

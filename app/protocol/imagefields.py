@@ -1,0 +1,156 @@
+"""Bodies of the routes that draw: JSON or form fields, judged strictly; what is refused is told with what to do."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from app.protocol.decoding import BodyDecoder, invalid_field, refuse_repeated_keys
+from app.protocol.errors import ApiError
+
+T = TypeVar("T")
+
+REFUSED = {
+    "style": "describe the style in the prompt",
+    "complexity": "it steers a model of OpenAI's",
+    "frame_count": "pictures do not move here",
+    "frame_duration_ms": "pictures do not move here",
+    "svg": "pictures are made of pixels",
+    "markup": "draw into the picture, or send a mask",
+    "file_id": "this server keeps no files of clients; send a URL or a data URL",
+    "vae_use_slicing": "it is set for the whole server (--vae-use-slicing)",
+    "vae_use_tiling": "it is set for the whole server (--vae-use-tiling)",
+    "generator_device": "noise is drawn on the CPU, so that a seed gives one picture on every device",
+    "num_frames": "it belongs to videos",
+    "width": "write it as size, WIDTHxHEIGHT",
+    "height": "write it as size, WIDTHxHEIGHT",
+    "cfg_scale": "its name on this route is true_cfg_scale",
+    "num_outputs_per_prompt": "its name on this route is n",
+    "extra_args": "its name here is extra_params",
+    "extra_body": "clients put its members at the root of the body",
+    "reference_image": "send it as one more image",
+    "bot_task": "it belongs to a pipeline of several stages",
+    "sys_type": "it belongs to a pipeline of several stages",
+    "system_prompt": "it belongs to a pipeline of several stages",
+    "use_system_prompt": "it belongs to a pipeline of several stages",
+    "return_stage_metrics": "/metrics has them",
+}
+"""Fields that clients of OpenAI's or vllm-omni's send, and why they are refused where a route does not have them."""
+
+_OBJECTS = ("lora", "extra_params")
+"""Fields that are objects: one JSON text in a form, or parts named lora[name]."""
+_MEMBER = re.compile(rf"({'|'.join(_OBJECTS)})\[(\w+)\]", re.ASCII)
+
+
+class FieldDecoder(BodyDecoder[T]):
+    """Decodes the body of one route; made once per route."""
+
+    def __init__(self, model: type[T]) -> None:
+        super().__init__(model)
+        self._model = model
+
+    def decode(self, body: bytes) -> T:
+        """The JSON body as the struct.
+
+        Raises:
+            ApiError: 400; `param` is the path of the field at fault.
+        """
+        try:
+            decoded = super().decode(body)
+        except ApiError as error:
+            raise _explained(error, self._model) from None
+        refuse_repeated_keys(body)
+        return decoded
+
+    def convert(self, fields: Mapping[str, str]) -> T:
+        """The fields of a form as the struct.
+
+        Raises:
+            ApiError: as `decode`.
+        """
+        try:
+            return msgspec.convert(_nested(fields), self._model, strict=False)
+        except msgspec.ValidationError as error:
+            raise _explained(invalid_field(error), self._model) from None
+
+
+def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Forms are flat: lora and extra_params come as JSON, or as one part for each of their members."""
+    nested: dict[str, Any] = {}
+    for name, text in fields.items():
+        if (member := _MEMBER.fullmatch(name)) is not None:
+            if member[1] in fields:
+                message = f"{member[1]} is given as a whole and in parts."
+                raise ApiError(400, message, param=member[1], code="invalid_value")
+            members = nested.setdefault(member[1], {})
+            members[member[2]] = _scalar(text) if member[1] == "extra_params" else text
+        elif name in _OBJECTS:
+            nested[name] = _object(name, text)
+        else:
+            nested[name] = text
+    return nested
+
+
+def _object(name: str, text: str) -> Any:
+    try:
+        value = msgspec.json.decode(text)
+        refuse_repeated_keys(text.encode())
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    if not isinstance(value, dict | list):
+        raise ApiError(400, f"{name}: must be an object, written as JSON.", param=name, code="invalid_value")
+    return value
+
+
+def _scalar(text: str) -> Any:
+    """Who flattens an object into parts loses the types of its members: 7 and true are taken for what they say."""
+    try:
+        return msgspec.json.decode(text, type=bool | int | float | None)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return text
+
+
+def _explained(error: ApiError, model: type[Any]) -> ApiError:
+    """The same refusal with the reason, the name that was probably meant, or the values that there are."""
+    found = error.body.error
+    if found.param is None:
+        return error
+    name = found.param.rpartition(".")[2]
+    if found.code == "unknown_parameter":
+        if (reason := REFUSED.get(name)) is not None:
+            message = f"{found.param} cannot be honoured: {reason}."
+            return ApiError(400, message, param=found.param, code="unsupported_parameter")
+        near = difflib.get_close_matches(name, field_names(model), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        return ApiError(400, found.message + hint, param=found.param, code=found.code)
+    if "nvalid enum value" in found.message and (choices := _choices(model).get(name)):
+        message = f"{found.param}: must be one of {', '.join(choices)}."
+        hint = _elsewhere(name, found.message, model)
+        return ApiError(400, message + hint, param=found.param, code=found.code)
+    return error
+
+
+def field_names(model: type[Any]) -> tuple[str, ...]:
+    """The names of a body's fields."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(model))
+
+
+def _elsewhere(name: str, message: str, model: type[Any]) -> str:
+    """response_format says how pictures travel; what kind of file they are is another field's business."""
+    if name == "response_format" and any(f"'{x}'" in message for x in _choices(model).get("output_format", ())):
+        return " The kind of file is output_format."
+    return ""
+
+
+def _choices(model: type[Any]) -> dict[str, tuple[str, ...]]:
+    """The values of the fields that have a few."""
+    found = {}
+    for name, hint in get_type_hints(model).items():
+        for option in (hint, *get_args(hint)):
+            if get_origin(option) is Literal:
+                found[name] = get_args(option)
+    return found

@@ -1,0 +1,92 @@
+"""POST /v1/chat/completions where pictures are asked for: of a model that only draws, or by `modalities`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from litestar import Request, Response
+
+from app.cluster.messages import AnyEvent
+from app.protocol.chat import chat_answer, chat_writer
+from app.protocol.decoding import BodyDecoder
+from app.protocol.generation import Identity
+from app.protocol.imagefields import FieldDecoder
+from app.protocol.images import check_inputs, picture_task
+from app.protocol.models import served_name
+from app.protocol.picturechat import PictureChat, as_deltas, as_message
+from app.protocol.pictures import encode_task
+from app.protocol.sse import DONE, failed_ending
+from app.routes.images import decode_body, usual_steps
+from app.routes.state import model_names, orchestrator
+from app.routes.submission import Delivery, Submission, refuse_while_stopping, respond
+from app.routes.trace import trace_of
+
+if TYPE_CHECKING:
+    from app.pipeline.request import RequestStream
+
+
+class _Asked(msgspec.Struct):
+    modalities: Any = None
+
+
+_decoder = FieldDecoder(PictureChat)
+_modalities = BodyDecoder(_Asked)
+
+
+def asks_for_pictures(request: Request[Any, Any, Any], body: bytes) -> bool:
+    """Whether a chat goes to the model that draws: there is no other, or its modalities name images.
+
+    Raises:
+        ApiError: 400, the body is no JSON object.
+    """
+    tasks = orchestrator(request.app).capabilities().tasks
+    if not any(task.startswith("image") for task in tasks):
+        return False
+    if "chat" not in tasks:
+        return True
+    wanted = _modalities.decode(body).modalities
+    return isinstance(wanted, list) and "image" in wanted
+
+
+async def draw_in_chat(request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
+    """One chat.completion whose content is a list of pictures, or a stream of chunks with one picture each.
+
+    Raises:
+        ApiError: whatever the worker or the replica refuses.
+        ClientGoneError: the client left before there was an answer.
+    """
+    refuse_while_stopping(request)
+    asked = await decode_body(_decoder, body)
+    asked.check()
+    model = served_name(model_names(request.app), asked.model)
+    images = asked.sources()
+    if images:
+        check_inputs(images, "messages")
+    task = picture_task(asked.controls(), asked.prompt(), steps=usual_steps(request), images=images)
+    identity = Identity("chatcmpl-" + trace_of(request.scope).request_id, int(time.time()), model)
+    submission = Submission("image_edit" if images else "image", encode_task(task), asked.model or "")
+    return await respond(request, submission, _delivery(asked, identity), stream=bool(asked.stream))
+
+
+def _delivery(asked: PictureChat, identity: Identity) -> Delivery:
+    async def whole(stream: RequestStream) -> bytes:
+        events: list[AnyEvent] = []
+        async for batch in stream:
+            events += batch
+        answer = chat_answer(identity)
+        answer.add(as_message(events))
+        return answer.encode()
+
+    async def frames(stream: RequestStream) -> AsyncIterator[bytes]:
+        writer = chat_writer(identity, asked.usage_mode)
+        yield writer.open(1)
+        async for batch in stream:
+            comment, deltas = as_deltas(batch)
+            if frame := comment + writer.write(deltas):
+                yield frame
+        yield writer.close() + DONE
+
+    return Delivery(whole, frames, failed_ending)
