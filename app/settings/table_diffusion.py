@@ -177,7 +177,7 @@ OFFLOAD = (
     _row(
         "diffusion-offload-config",
         "json",
-        'Which parts are kept where: {"mode": "layer", "components": ["transformer"], "resident_layers": 4}.',
+        'Which parts are kept where: {"mode": "layer", "layer_options": {"resident_layers": 4}}.',
         metavar="JSON",
     ),
     _planned("enable-distributed-layerwise-offload", "bool", "Spread offloaded layers over the GPUs' hosts."),

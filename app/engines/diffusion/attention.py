@@ -115,7 +115,7 @@ def _check_runs(backend: AttentionBackendName, name: str, device: torch.device) 
 
 
 def _is_remote(backend: AttentionBackendName) -> bool:
-    return backend.value.endswith("_hub")
+    return str(backend.value).endswith("_hub")
 
 
 def _problem(backend: AttentionBackendName, device: torch.device) -> str:

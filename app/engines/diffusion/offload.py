@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -13,6 +17,7 @@ from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.parts import denoisers, modules
 
 _HOST = torch.device("cpu")
+_PREFIX = "omni-layers-"
 
 
 class LayerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,7 +32,8 @@ class OffloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `mode` module: a part moves to the device whole; layer: its blocks do, one after another. `components`: which parts
     (empty: all in mode module, in mode layer those that take most of the memory, denoisers and text encoders).
-    `pin_memory`: host memory is locked at the start, which makes moves faster. `disk_path`: they rest on disk.
+    `pin_memory`: host memory is locked at the start, which makes moves faster. `disk_path`: blocks of the denoisers
+    rest on disk, in a directory there that goes when the next replica starts.
     """
 
     mode: Literal["module", "layer"]
@@ -84,12 +90,23 @@ def offload(pipe: Any, options: DiffusionOptions, device: torch.device) -> Itera
     if config.mode == "module":
         yield _by_module(pipe, config, known, device)
         return
-    chosen = set(config.components) or _heavy(pipe, known)
+    if config.disk_path:
+        config = msgspec.structs.replace(config, disk_path=_own_directory(Path(config.disk_path)))
+    chosen = set(config.components) or _heavy(pipe, known, config)
     for name, part in known.items():
         if name not in chosen:
             part.to(device)
     for name in sorted(chosen):
         yield _by_layer(name, known[name], name in denoisers(pipe), config, device)
+
+
+def _own_directory(parent: Path) -> str:
+    """A fresh one: diffusers takes files of the right name for its own, whatever model they are of."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for left in parent.glob(f"{_PREFIX}*-*"):
+        if not Path("/proc", left.name.removeprefix(_PREFIX).partition("-")[0]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent)
 
 
 def _by_module(pipe: Any, config: OffloadConfig, known: dict[str, torch.nn.Module], device: torch.device) -> str:
@@ -100,12 +117,16 @@ def _by_module(pipe: Any, config: OffloadConfig, known: dict[str, torch.nn.Modul
     return f"the pipeline's parts rest in host memory{kept}"
 
 
-def _heavy(pipe: Any, known: dict[str, torch.nn.Module]) -> set[str]:
+def _heavy(pipe: Any, known: dict[str, torch.nn.Module], config: OffloadConfig) -> set[str]:
     """Autoencoders stay on the device: they are small, and their layers are also called past `forward`."""
-    return denoisers(pipe).keys() | {name for name in known if name.startswith("text_encoder")}
+    encoders = () if config.disk_path else (name for name in known if name.startswith("text_encoder"))
+    return {*denoisers(pipe), *encoders}
 
 
 def _by_layer(name: str, part: Any, is_denoiser: bool, config: OffloadConfig, device: torch.device) -> str:
+    if config.disk_path and not is_denoiser:
+        # diffusers writes weights that two layers share once as they are, and once as zeros
+        raise ValueError(f"--diffusion-offload-config: only denoisers can rest on disk; {name} is none")
     if getattr(part, "_supports_group_offloading", True) is False:
         raise ValueError(f"--diffusion-offload-config: the layers of {name} ({type(part).__name__}) cannot be moved")
     stream = device.type != "cpu"
@@ -114,7 +135,8 @@ def _by_layer(name: str, part: Any, is_denoiser: bool, config: OffloadConfig, de
         "offload_device": _HOST,
         "use_stream": stream,
         "low_cpu_mem_usage": stream and not config.pin_memory,
-        "offload_to_disk_path": config.disk_path or None,
+        # a directory each: the files are named after layers, and parts have layers of equal names
+        "offload_to_disk_path": f"{config.disk_path}/{name}" if config.disk_path else None,
     }
     if not is_denoiser:
         apply_group_offloading(part, offload_type="leaf_level", **arguments)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.engines.diffusion.compile import compile_denoisers
+from app.engines.diffusion.parts import denoisers
+from tests.engines.diffusion.drawing import draw, given
+
+
+class Compiler:
+    """A backend of torch.compile that runs what it was given, and counts its graphs."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        self.graphs += 1
+        return graph.forward
+
+
+@pytest.fixture
+def compiler() -> Compiler:
+    torch.compiler.reset()
+    return Compiler()
+
+
+def test_blocks_of_a_kind_share_one_graph(tiny_pipeline: Callable[[str], Any], compiler: Compiler) -> None:
+    pipe = tiny_pipeline("flux")
+    before = draw(pipe, steps=2)
+    done = list(compile_denoisers(denoisers(pipe), given(diffusion_compile_granularity="regional"), compiler))
+    assert np.abs(draw(pipe, steps=2) - before).max() < 1e-5
+    assert 2 <= compiler.graphs < 4  # of the double and of the single blocks, two of each
+    assert done == ["the repeated blocks of transformer are compiled at the first request of each size"]
+
+
+def test_for_one_size_or_for_all(tiny_pipeline: Callable[[str], Any], compiler: Compiler) -> None:
+    graphs = {}
+    for dynamic in (False, True):
+        torch.compiler.reset()
+        pipe, compiler.graphs = tiny_pipeline("flux"), 0
+        options = given(diffusion_compile_granularity="regional", diffusion_compile_dynamic=dynamic)
+        list(compile_denoisers(denoisers(pipe), options, compiler))
+        for width in (64, 128):
+            draw(pipe, steps=1, width=width)
+        graphs[dynamic] = compiler.graphs
+    assert graphs[False] >= 2 * 2
+    assert graphs[True] < graphs[False]
+
+
+def test_the_whole_model(tiny_pipeline: Callable[[str], Any], compiler: Compiler) -> None:
+    pipe = tiny_pipeline("sd3")
+    before = draw(pipe, steps=2)
+    options = given(diffusion_compile_granularity="full")
+    assert list(compile_denoisers(denoisers(pipe), options, compiler)) == [
+        "transformer is compiled as a whole at the first request of each size"
+    ]
+    assert np.abs(draw(pipe, steps=2) - before).max() < 1e-5
+    assert compiler.graphs > 0
+
+
+def test_a_model_that_names_no_blocks_is_compiled_as_a_whole(tiny_pipeline: Callable[[str], Any]) -> None:
+    pipe = tiny_pipeline("sd3")
+    done = list(compile_denoisers(denoisers(pipe), given(diffusion_compile_granularity="regional"), "eager"))
+    assert done == [
+        "transformer is compiled as a whole at the first request of each size: SD3Transformer2DModel names no "
+        "repeated blocks"
+    ]
+
+
+def test_enforce_eager_turns_it_off(tiny_pipeline: Callable[[str], Any], compiler: Compiler) -> None:
+    pipe = tiny_pipeline("flux")
+    options = given(diffusion_compile_granularity="full", enforce_eager=True)
+    assert list(compile_denoisers(denoisers(pipe), options, compiler)) == ["--enforce-eager: nothing is compiled"]
+    draw(pipe, steps=1)
+    assert compiler.graphs == 0
+    assert list(compile_denoisers(denoisers(pipe), given(), compiler)) == []

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.engines.diffusion.offload import offload, offload_config
+from tests.engines.diffusion.drawing import draw, given
+
+CPU = torch.device("cpu")
+
+
+def config_of(**config: Any) -> Any:
+    return given(diffusion_offload_config=config)
+
+
+def test_layers_rest_on_disk_and_come_when_needed(tiny_pipeline: Callable[[str], Any], tmp_path: Path) -> None:
+    pipe = tiny_pipeline("flux")
+    before = draw(pipe)
+    options = config_of(mode="layer", components=["transformer"], disk_path=str(tmp_path))
+    weights = sum(parameter.numel() * 4 for parameter in pipe.transformer.transformer_blocks.parameters())
+    [done] = offload(pipe, options, CPU)
+    assert done.startswith(f"the blocks of transformer rest on disk in {tmp_path}/")
+    on_disk = sum(file.stat().st_size for file in tmp_path.rglob("*.safetensors"))
+    assert on_disk > weights
+    assert np.array_equal(draw(pipe), before)
+
+
+def test_what_a_dead_replica_left_on_disk_is_not_taken_for_ours(
+    tiny_pipeline: Callable[[str], Any], tmp_path: Path
+) -> None:
+    options = config_of(mode="layer", disk_path=str(tmp_path))
+    left = tmp_path / "omni-layers-999999999-x"
+    left.mkdir()
+    for kind in ("flux", "wan22"):
+        pipe = tiny_pipeline(kind)
+        before = draw(pipe, steps=2)
+        list(offload(pipe, options, CPU))
+        assert np.array_equal(draw(pipe, steps=2), before)
+    assert not left.exists()
+
+
+def test_only_denoisers_rest_on_disk(tiny_pipeline: Callable[[str], Any], tmp_path: Path) -> None:
+    options = config_of(mode="layer", disk_path=str(tmp_path), components=["text_encoder_2"])
+    with pytest.raises(ValueError, match="only denoisers can rest on disk; text_encoder_2 is none"):
+        list(offload(tiny_pipeline("flux"), options, CPU))
+
+
+def test_on_the_cpu_there_is_nothing_to_save(tiny_pipeline: Callable[[str], Any]) -> None:
+    for options in (given(enable_cpu_offload=True), given(enable_layerwise_offload=True), config_of(mode="module")):
+        with pytest.raises(ValueError, match="this stage computes there: remove it, or let layers rest on disk"):
+            list(offload(tiny_pipeline("sd"), options, CPU))
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({}, ""),
+        ({"mode": "half"}, "--diffusion-offload-config: Invalid enum value 'half'"),
+        ({"components": ["vae"]}, "missing required field `mode`"),
+        ({"mode": "layer", "layer_options": {"resident": 1}}, "unknown field `resident`"),
+        ({"mode": "module", "disk_path": "/tmp"}, "belong to the mode layer"),
+        ({"mode": "layer", "disk_path": "/tmp", "layer_options": {"resident_layers": 1}}, "remove resident_layers"),
+    ],
+)
+def test_the_config_is_checked(config: dict[str, Any], told: str) -> None:
+    if not told:
+        assert offload_config(config_of(**config)) is None
+        return
+    with pytest.raises(ValueError, match=told):
+        offload_config(config_of(**config))
+
+
+def test_parts_are_named_right(tiny_pipeline: Callable[[str], Any], tmp_path: Path) -> None:
+    options = config_of(mode="layer", disk_path=str(tmp_path), components=["unet", "transformer"])
+    with pytest.raises(ValueError, match="the pipeline has no transformer; its components are text_encoder, unet, vae"):
+        list(offload(tiny_pipeline("sd"), options, CPU))
+
+
+def test_both_flags_are_modes() -> None:
+    by_module, by_layer = (
+        offload_config(given(enable_cpu_offload=True)),
+        offload_config(given(enable_layerwise_offload=True)),
+    )
+    assert by_module is not None
+    assert by_layer is not None
+    assert (by_module.mode, by_layer.mode) == ("module", "layer")
