@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 from diffusers import AutoencoderTiny, DDIMScheduler, UNet2DConditionModel
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import AddedToken, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from app.demo.shapes import PICTURE_SIZE, caption, draw_scene
 
@@ -17,13 +19,17 @@ _TEXT_WIDTH = 128
 
 
 def tokenizer() -> CLIPTokenizer:
-    """Every word of a caption is one token; any other text falls apart into bytes."""
+    """Every word of a caption is one token; any other text falls apart into bytes.
+
+    Made by hand: a trained one would number its tokens differently each time.
+    """
     rng = Random("words")
     captions = [caption(draw_scene(rng), rng) for _ in range(4000)]
-    # Each printable character and each last byte of a longer one, as a word of its own: else it would be unknown.
-    alphabet = [chr(code) for code in range(0x21, 0xC0)]
-    made = CLIPTokenizer().train_new_from_iterator(captions + alphabet, 1024)
-    made.model_max_length = PROMPT_TOKENS
+    words = sorted({word for text in captions for word in re.findall(r"\w+", text)})
+    letters = sorted(ByteLevel.alphabet())
+    pieces = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    made = CLIPTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], model_max_length=PROMPT_TOKENS)
+    made.add_tokens([AddedToken(word, single_word=True, normalized=True) for word in words])
     return made
 
 

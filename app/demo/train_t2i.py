@@ -127,9 +127,9 @@ class Trainer:
 
     def pipeline(self) -> StableDiffusionPipeline:
         """The model so far, in half precision."""
-        unet, text_encoder = deepcopy(self.denoising.averaged)
+        unet, text_encoder = deepcopy(self.denoising.averaged).half()
         return StableDiffusionPipeline(
-            vae=deepcopy(self.autoencoder),
+            vae=deepcopy(self.autoencoder).half(),
             text_encoder=text_encoder,
             tokenizer=self.tokenizer,
             unet=unet,
@@ -137,7 +137,7 @@ class Trainer:
             safety_checker=None,
             feature_extractor=None,
             requires_safety_checker=False,
-        ).to(torch.float16)
+        )
 
     def _run(self, phase: Phase, loss: Callable[[int], torch.Tensor]) -> None:
         begun, first = time.monotonic(), phase.step

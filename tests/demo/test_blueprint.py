@@ -15,6 +15,7 @@ def test_a_word_is_a_token_and_anything_else_still_has_tokens() -> None:
         text = caption(draw_scene(rng, held_out=True), rng)
         assert len(tokens.tokenize(text)) == len(text.replace(",", " ,").split()), text
         assert len(tokens(text).input_ids) <= blueprint.PROMPT_TOKENS
+    assert tokens("A Large RED circle").input_ids == tokens("a large red circle").input_ids
     strange = tokens("Zebra, café 😀 \u4e2d!").input_ids
     assert tokens.eos_token_id not in strange[:-1]  # it also stands for what is unknown
 
