@@ -30,11 +30,11 @@ class DiffusionEngine:
         self._fetcher = MediaFetcher(media or MediaConfig())
         self._scratch = scratch
         self._threads: ThreadPoolExecutor | None = None
-        self._lane: Future[None] | None = None
+        self._lanes: list[Future[None]] = []
         self._service: Service | None = None
 
     async def start(self) -> Capabilities:
-        """Load the pipeline on the thread that will run it; the event loop stays free meanwhile.
+        """Load the pipeline on a thread that will run it; the event loop stays free meanwhile.
 
         Raises:
             ValueError: an option cannot be had with this pipeline.
@@ -45,9 +45,10 @@ class DiffusionEngine:
         import torch
 
         # A new thread would compute with as many as there are cores, whatever was set, and their number changes bits.
-        self._threads = ThreadPoolExecutor(1, "diffusion", torch.set_num_threads, (torch.get_num_threads(),))
+        lanes = self._options.max_num_seqs if self._options.step_execution else 1
+        self._threads = ThreadPoolExecutor(lanes, "diffusion", torch.set_num_threads, (torch.get_num_threads(),))
         service = await loop.run_in_executor(self._threads, _load, self._stage, self._options, self._fetcher)
-        self._lane = self._threads.submit(service.runner.serve, service.queue)
+        self._lanes = [self._threads.submit(service.runner.serve, service.queue) for _ in range(lanes)]
         self._service = service
         offer = service.offer
         takes_images = any(mode.abilities.takes_image for mode in offer.modes.values())
@@ -85,16 +86,17 @@ class DiffusionEngine:
         return Load() if self._service is None else self._service.load()
 
     async def check_health(self) -> None:
-        """Raise if the engine's thread has ended.
+        """Raise if a thread of the engine has ended.
 
         Raises:
-            RuntimeError: it has.
+            RuntimeError: one has.
         """
-        if self._lane is not None and self._lane.done() and not self._lane.cancelled():
-            raise RuntimeError("the diffusion thread has ended") from self._lane.exception()
+        for lane in self._lanes:
+            if lane.done() and not lane.cancelled():
+                raise RuntimeError("a thread of the diffusion engine has ended") from lane.exception()
 
     async def stop(self) -> None:
-        """Abandon what runs and end the thread; one that still loads is left to the end of the process."""
+        """Abandon what runs and end the threads; one that still loads is left to the end of the process."""
         if self._service is not None:
             self._service.close()
         if self._threads is not None:
@@ -107,11 +109,15 @@ def _load(stage: StageConfig, options: DiffusionOptions, fetcher: MediaFetcher) 
     from app.engines.diffusion.offer import survey
     from app.engines.diffusion.run import Runner
     from app.engines.diffusion.service import Service
+    from app.engines.diffusion.stepping import Stepper
     from app.engines.diffusion.tuning import tune
 
     pipe = load(options, stage.model, logger.info)
     for line in tune(pipe, options):
         logger.info("%s", line)
     offer = survey(pipe, options)
+    if options.step_execution:
+        stepper = Stepper(pipe, offer, options.max_num_seqs)
+        return Service(offer, Runner(pipe, offer, stepper), RowQueue(1), fetcher)
     queue = RowQueue(options.max_num_seqs, options.request_batch_max_wait_ms / 1000)
     return Service(offer, Runner(pipe, offer), queue, fetcher)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,16 +16,17 @@ from app.engines.diffusion.call import Call
 from app.engines.diffusion.failures import AbandonedError, explain, is_out_of_memory, release_memory
 from app.engines.diffusion.offer import Offer
 from app.engines.diffusion.siblings import shell
+from app.engines.diffusion.stepping import Stepper
 from app.engines.diffusion.watch import Watch
-
-logger = logging.getLogger("app.diffusion")
 
 
 class Runner:
-    """The loaded pipeline. `steps` counts signs of life: calls of its modules and finished steps."""
+    """The loaded pipeline. `steps` counts signs of life, calls of its modules and finished steps, about right."""
 
-    def __init__(self, pipe: Any, offer: Offer) -> None:
+    def __init__(self, pipe: Any, offer: Offer, stepper: Stepper | None = None) -> None:
+        """With a `stepper`, several threads may serve and draw at the same time."""
         self._pipe = pipe
+        self._stepper = stepper
         self._offer = offer
         self._modules = [
             module
@@ -33,6 +34,7 @@ class Runner:
             # A wholly compiled module runs its hooks as part of the graph, or not at all: its steps are watched only.
             if isinstance(module, torch.nn.Module) and getattr(module, "_compiled_call_impl", None) is None
         ]
+        self._text_lock = stepper.text_lock if stepper is not None else threading.Lock()
         self.steps = 0
 
     def serve(self, queue: RowQueue) -> None:
@@ -85,10 +87,11 @@ class Runner:
         pipe = shell(self._pipe, call.mode.cls)
         _configure(pipe, call, self._offer)
         pipe.progress_bar = watch.progress_bar
-        with self._watched(watch):
+        with self._text_lock:
+            tokens = [_count_tokens(pipe, row.call.prompt) for row in rows]
+        with self._watched(watch) if self._stepper is None else self._stepper.seated(pipe, watch):
             output = pipe(**_arguments(pipe, rows, watch))
         images = pixels.pictures(output[call.mode.abilities.output_field or 0])
-        tokens = [_count_tokens(pipe, row.call.prompt) for row in rows]
         return [Drawn(pictures, count) for pictures, count in zip(images, tokens, strict=True)]
 
     @contextmanager

@@ -13,14 +13,19 @@ from app.engines.diffusion.failures import AbandonedError
 
 
 class Watch:
-    """Sees a call through what every pipeline has: its modules are called, and its progress bar moves."""
+    """Sees a call through what every pipeline has: its modules are called, and its progress bar moves.
+
+    `step` steps are done. `enter_loop` and `leave_loop` are called around the denoising.
+    """
 
     def __init__(self, rows: Sequence[Row], tick: Callable[[], None]) -> None:
         """`tick` is called for every sign of life."""
         self._rows = rows
         self._tick = tick
         self._steps = rows[0].call.steps
+        self._in_loop = False
         self.step = 0
+        self.enter_loop = self.leave_loop = _nothing
 
     def check(self, *_: Any) -> None:
         """As a forward pre-hook: leave the call if it is in vain.
@@ -39,7 +44,16 @@ class Watch:
         items = list(iterable) if iterable is not None else None
         self._steps = len(items) if items is not None else total or self._steps
         self.step = 0
+        if not self._in_loop:
+            self._in_loop = True
+            self.enter_loop()
         return Bar(self, items)
+
+    def end_loop(self) -> None:
+        """Also called when it has ended already, or never begun."""
+        if self._in_loop:
+            self._in_loop = False
+            self.leave_loop()
 
     def advance(self, steps: int) -> None:
         self.step += steps
@@ -80,18 +94,23 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to close."""
+        self._watch.end_loop()
 
     def __iter__(self) -> Iterator[Any]:
         for item in self._items:
             yield item
             self._watch.advance(1)
+        self._watch.end_loop()
 
     def update(self, steps: int = 1) -> None:
         self._watch.advance(steps)
 
     def close(self) -> None:
-        """Nothing to close."""
+        self._watch.end_loop()
 
     def set_description(self, *_: Any, **__: Any) -> None:
         """Nobody looks at it."""
+
+
+def _nothing() -> None:
+    """Nobody shares the loop."""

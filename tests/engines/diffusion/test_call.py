@@ -118,7 +118,7 @@ def test_the_request_is_stronger_than_the_stage_and_the_stage_than_the_call(tiny
 
 
 def test_an_unknown_default_is_refused_at_the_start(tiny_pipeline: Pipelines) -> None:
-    with pytest.raises(ValueError, match="'guidence_scale' .* no argument of StableDiffusionPipeline"):
+    with pytest.raises(ValueError, match=r"'guidence_scale' .* no argument of StableDiffusionPipeline"):
         offer_of(tiny_pipeline("sd"), default_sampling_params={"guidence_scale": 2.0})
     with pytest.raises(ValueError, match="'output_type'"):
         offer_of(tiny_pipeline("sd"), default_sampling_params={"output_type": "latent"})
