@@ -27,7 +27,7 @@ class BenchError(RuntimeError):
 
 
 class Server:
-    """A running server that has answered its first completion after `ready_s` seconds."""
+    """A running server that has answered its first request after `ready_s` seconds."""
 
     def __init__(self, variant: Variant, model: Path, home: Path) -> None:
         self.variant = variant
@@ -49,19 +49,19 @@ class Server:
         self.ready_s = time.perf_counter() - begin
 
     def _wait_until_ready(self, deadline: float) -> None:
-        while not self._completes():
+        while not self._answers():
             if self._process.poll() is not None:
                 raise BenchError(f"{self.variant.name} ended with {self._process.returncode}\n{self._tail()}")
             if time.perf_counter() > deadline:
                 raise BenchError(f"{self.variant.name} is not ready after {START_LIMIT_S:g} s\n{self._tail()}")
             time.sleep(_POLL_S)
 
-    def _completes(self) -> bool:
-        """Whether a completion of one token is answered with 200."""
-        body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1})
+    def _answers(self) -> bool:
+        """Whether the variant's small request is answered with 200."""
+        body = json.dumps(self.variant.body)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            connection.request("POST", self.variant.path, body, {"Content-Type": "application/json"})
             return connection.getresponse().status == 200
         except (OSError, http.client.HTTPException):
             return False

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import httpx
 
-from tests.faults import matrix
+from tests import tiny_diffusion
+from tests.faults import matrix, pictures
 from tests.faults.streams import Streams
 from tests.servers import Server, free_port, start_server, wait_for
 
 STORM = 200
+PICTURE_LEAVERS = 200
 SETTLE_S = 10.0
 
 
@@ -93,6 +97,22 @@ def replica_crash_loop() -> None:
         server.assert_nothing_left()
 
 
+def picture_clients_leave() -> None:
+    """A real pipeline: many clients leave in the middle of their pictures, and those of twenty others are right."""
+    with tempfile.TemporaryDirectory(prefix="soak") as directory:
+        model = tiny_diffusion.build("sd", Path(directory) / "sd")
+        with start_server(pictures.line(model), {"OMP_NUM_THREADS": "1"}) as server:
+            server.wait_ready(120)
+            before = pictures.album(server)
+            files = {pid: open_files(pid) for pid in (*server.workers, *server.replicas)}
+            pictures.leave_at_random(server, PICTURE_LEAVERS)
+            assert pictures.album(server) == before
+            after = {pid: open_files(pid) for pid in files}
+            assert all(after[pid] <= files[pid] + 2 for pid in files), f"open files: {files}, then {after}"
+            assert server.stop() == 0
+            server.assert_nothing_left()
+
+
 ROWS: dict[str, Callable[[], None]] = {
     **{f"matrix: {row.kind}, {row.fault}, {row.moment}": partial(matrix.run, row) for row in matrix.ROWS},
     "start, stop (SIGTERM), again": partial(start_and_stop, "terminate"),
@@ -100,5 +120,6 @@ ROWS: dict[str, Callable[[], None]] = {
     "start, kill -9, again": partial(start_and_stop, "kill"),
     "stop at a random moment of the start": stop_at_a_random_moment,
     f"6 x {STORM} clients that leave": disconnect_storm,
+    f"{PICTURE_LEAVERS} clients that leave while a real pipeline draws": picture_clients_leave,
     "5 x the replica killed amid streams": replica_crash_loop,
 }

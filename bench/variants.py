@@ -13,6 +13,11 @@ BIN = Path(sys.executable).parent
 KV_CACHE_BYTES = 1 << 27
 _OWN_TREE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from app.cli import main; main()"
 """`omni-app` of the tree that this file is in, whatever is installed."""
+_OWN_MODULE = (
+    "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), None, '__main__')"
+)
+PICTURE_PATH = "/v1/images/generations"
+ONE_STEP: dict[str, object] = {"model": "tiny", "prompt": "a", "num_inference_steps": 1, "size": "64x64"}
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,9 @@ class Variant:
     api_processes: int = 1
     starts_only: bool = False
     """Measured for its time to ready only."""
+    path: str = "/v1/completions"
+    """Where a small request is answered with 200 once it is ready."""
+    body: dict[str, object] = field(default_factory=lambda: {"model": "tiny", "prompt": "a", "max_tokens": 1})
 
 
 def ours(workers: int, *, starts_only: bool = False) -> Variant:
@@ -38,6 +46,24 @@ def ours(workers: int, *, starts_only: bool = False) -> Variant:
     )
     name = f"omni-app, {workers} worker{'s' if workers > 1 else ''}"
     return Variant(name, "ours", command, {"OMP_NUM_THREADS": "1"}, workers, starts_only)
+
+
+def pictures(*flags: str, workers: int = 1) -> Variant:
+    """`omni-app serve` for a diffusion model."""
+    command = (
+        *(sys.executable, "-P", "-c", _OWN_TREE, str(ROOT)),
+        *("serve", "{model}", "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", "{port}"),
+        *("--workers", str(workers), *flags),
+    )
+    name = " ".join(("omni-app", *flags)) if workers == 1 else f"omni-app, {workers} workers"
+    return Variant(name, "ours", command, {"OMP_NUM_THREADS": "1"}, workers, path=PICTURE_PATH, body=ONE_STEP)
+
+
+def fastapi_pictures() -> Variant:
+    """The smallest server around the same pipeline."""
+    command = (sys.executable, "-P", "-c", _OWN_MODULE, str(ROOT), "bench.images_fastapi", "{model}", "{port}")
+    env = {"OMP_NUM_THREADS": "1"}
+    return Variant("FastAPI around the pipeline", "other", command, env, path=PICTURE_PATH, body=ONE_STEP)
 
 
 def peer(servers: int, *, uni: bool) -> Variant:

@@ -17,8 +17,8 @@ _GGUF = ".gguf"
 class Hints(msgspec.Struct, frozen=True):
     """What was said about a model beside its name: all that is known of a file, and of a hub id without the hub.
 
-    `class_name` is that of --model-class-name; `config`, from --diffusers-load-kwargs, is the directory or hub id that
-    has what a single file lacks.
+    `class_name` is that of --model-class-name; `config`, from --diffusers-load-kwargs, is the directory that has what a
+    single file lacks.
     """
 
     class_name: str = ""

@@ -121,11 +121,15 @@ def _diffusion(stage: StageConfig, where: str) -> Iterator[str]:
     except ValueError as error:
         yield str(error).removeprefix(f"{where}: ")
         return
-    if stage.model.lower().endswith(".gguf") and not options.diffusers_load_kwargs.get("config"):
-        yield (
-            f'{stage.model} holds weights only; --diffusers-load-kwargs \'{{"config": "DIR"}}\' says where the '
-            "directory of its model is"
-        )
+    if Path(stage.model).expanduser().is_file():
+        config = options.diffusers_load_kwargs.get("config")
+        if not isinstance(config, str):
+            yield (
+                f'{stage.model} is one file of weights; --diffusers-load-kwargs \'{{"config": "DIR"}}\' says where the '
+                "other parts of its pipeline are"
+            )
+        elif not Path(config).expanduser().is_dir():
+            yield f"--diffusers-load-kwargs: config is the directory of the pipeline; there is none at {config}"
 
 
 def _option(argument: str) -> str:

@@ -67,7 +67,9 @@ def test_parts_that_rest_elsewhere_are_not_all_on_the_device(tmp_path: Path) -> 
 def test_a_single_file_and_one_that_is_not_here(tmp_path: Path) -> None:
     write(tmp_path / "x.safetensors", a=("BF16", [1024, 1024]))
     typed = {"model_class_name": "FluxPipeline", "dtype": "bfloat16"}
-    [need] = needs(examine({"model": str(tmp_path / "x.safetensors"), **typed}, {}).settings)
+    file = {"model": str(tmp_path / "x.safetensors"), "diffusers_load_kwargs": {"config": str(tmp_path)}}
+    (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    [need] = needs(examine({**file, **typed}, {}).settings)
     assert need.components == {"x.safetensors": 2 << 20}
     [need] = needs(examine({"model": "org/never", "download_dir": str(tmp_path), **typed}, {}).settings)
     assert need.note == "not known before the model is on this machine"

@@ -193,10 +193,14 @@ def test_a_single_file_gets_the_rest_from_the_directory_of_its_model(suffix: str
     assert (settings.pipeline, settings.stages[0].model) == ("wan", str(file))
 
 
-def test_a_gguf_file_without_that_directory_is_told_how(tmp_path: Path) -> None:
-    file = tmp_path / "flux.gguf"
+@pytest.mark.parametrize("suffix", [".safetensors", ".gguf"])
+def test_a_single_file_without_that_directory_is_told_how(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"flux{suffix}"
     file.touch()
+    typed = {"model": str(file), "model_class_name": "FluxPipeline"}
     with pytest.raises(
-        ConfigError, match=r"holds weights only; --diffusers-load-kwargs '{\"config\": \"DIR\"}' says where"
+        ConfigError, match=r"is one file of weights; --diffusers-load-kwargs '{\"config\": \"DIR\"}' says"
     ):
-        examine({"model": str(file), "model_class_name": "FluxPipeline"}, {})
+        examine(typed, {})
+    with pytest.raises(ConfigError, match="config is the directory of the pipeline; there is none at org/flux"):
+        examine({**typed, "diffusers_load_kwargs": {"config": "org/flux"}}, {})
