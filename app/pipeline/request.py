@@ -152,7 +152,7 @@ class RequestStream:
                     raise self._lost() from None
                 await self._open()
         events, self._waiting = self._waiting, []
-        self._streamed = True
+        self._streamed = self._streamed or not all(isinstance(event, m.Progress) for event in events)
         return events
 
     def _return_credit(self) -> None:

@@ -11,7 +11,6 @@ from app.cluster.messages import AnyEvent, Chunk, Done, Finish, Picture, Progres
 from app.protocol.errors import ApiError
 from app.protocol.generation import StreamOptions, UsageMode
 from app.protocol.imageanswers import progress_comment
-from app.protocol.imagefields import FieldDecoder
 from app.protocol.images import MAX_PICTURES, MAX_SIDE, Controls, Strength, checked_prompt
 from app.protocol.pictures import PictureSource
 
@@ -64,7 +63,7 @@ class PictureChat(ChatControls, kw_only=True, forbid_unknown_fields=True):
     modalities: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    extra_body: msgspec.Raw | None = None
+    extra_body: ChatControls | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -97,11 +96,11 @@ class PictureChat(ChatControls, kw_only=True, forbid_unknown_fields=True):
             ApiError: 400, something is wrong or there twice.
         """
         given = _given(self, "")
-        if self.extra_body is not None and bytes(self.extra_body) != b"null":
-            for name, (path, value) in _given(_nested(bytes(self.extra_body)), "extra_body.").items():
-                if name in given:
-                    raise _twice(path, given[name][0])
-                given[name] = path, value
+        nested = _given(self.extra_body, "extra_body.") if self.extra_body is not None else {}
+        for name, (path, _) in nested.items():
+            if name in given:
+                raise _twice(path, given[name][0])
+        given |= nested
         return Controls(**{name: value for name, (_, value) in given.items()})
 
     def prompt(self) -> str:
@@ -133,17 +132,7 @@ class PictureChat(ChatControls, kw_only=True, forbid_unknown_fields=True):
                 yield from ((f"{path}[{index}]", part) for index, part in enumerate(message.content))
 
 
-_decode_nested = FieldDecoder(ChatControls).decode
 _NAMES = frozenset(Controls.__struct_fields__)
-
-
-def _nested(body: bytes) -> ChatControls:
-    try:
-        return _decode_nested(body)
-    except ApiError as error:
-        found = error.body.error
-        param = f"extra_body.{found.param}" if found.param else "extra_body"
-        raise ApiError(400, f"extra_body.{found.message}", param=param, code=found.code) from None
 
 
 def _given(controls: ChatControls, prefix: str) -> dict[str, tuple[str, Any]]:

@@ -15,6 +15,7 @@ from app.cluster import messages as m
 from app.cluster.rundir import StartupError
 from app.pipeline.orchestrator import Orchestrator
 from app.protocol.errors import ApiError
+from app.protocol.pictures import PictureTask, encode_task
 from tests.clusters import body, cluster, read, settings, text_of
 
 
@@ -80,6 +81,19 @@ async def test_unheard_work_is_sent_once_more_when_a_replica_dies(tmp_path: Path
         assert stream._stream is not None
         os.kill(stream._stream.connection.info.pid, signal.SIGKILL)
         assert text_of(await read(stream)) == "still here "
+
+
+async def test_a_picture_of_which_nothing_was_seen_is_drawn_once_more_when_a_replica_dies(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings(replicas=2, token_s=0.2, draws=True)) as (orchestrator, _):
+        task = encode_task(PictureTask(prompt="x", seed=3, num_inference_steps=4))
+        stream = await orchestrator.submit("image", "r1", task)
+        assert all(isinstance(event, m.Progress) for event in await anext(stream))
+        assert stream._stream is not None
+        os.kill(stream._stream.connection.info.pid, signal.SIGKILL)
+        *progress, picture, _, done = await read(stream)
+        assert isinstance(picture, m.Picture)
+        assert (picture.seed, picture.preview, done) == (3, -1, m.Done())
+        assert m.Progress(1, 4) in progress
 
 
 async def test_streamed_work_fails_with_503_when_its_replica_dies(tmp_path: Path) -> None:
