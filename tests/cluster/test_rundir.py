@@ -108,6 +108,8 @@ def test_taking_over_empties_it_but_keeps_the_locks(run_dir: RunDir) -> None:
     Lock(run_dir.leases).close()
     run_dir.write_state(State("failed", error="old"))
     run_dir.write_settings(b"old")
+    (run_dir.path / "generated").mkdir()
+    (run_dir.path / "generated" / "a.png").write_bytes(b"old")
     run_dir.take()
     assert sorted(path.name for path in run_dir.path.iterdir()) == ["leases", "owner"]
     assert run_dir.other_owner() is None
