@@ -12,6 +12,13 @@ _MARGIN = 1.25
 """Headers say how much the weights need, not what the system can free: only a clear excess is an error."""
 _GIB = 1 << 30
 
+_ADVICE = {
+    True: "--quantization int8 halves the denoiser; a 16-bit --dtype or a smaller model helps too",
+    False: "--enable-cpu-offload keeps only the part at work on the device; --quantization fp8 halves the denoiser",
+}
+"""By whether it is host memory that is short."""
+_ADVICE_OFFLOADED = "--enable-layerwise-offload moves single layers; --quantization fp8 halves the denoiser"
+
 
 def memory_need(model: Path, dtype: str = "auto", variant: str = "") -> dict[str, int]:
     """Bytes of weights by component, as held in `dtype`; empty where no file says so (pickled weights).
@@ -37,29 +44,30 @@ def free_memory(device: torch.device) -> int:
     return free
 
 
-def check_fits(need: dict[str, int], device: torch.device, free: int, offloaded: bool) -> str:
-    """A warning, or "" where it fits. Offloaded, one component at a time has to fit on the device.
+def judge(need: dict[str, int], device: torch.device, offloading: str) -> list[str]:
+    """Warnings of weights that hardly fit. `offloading`: "module", "layer" or "" (app.engines.diffusion.offload).
 
     Raises:
-        ValueError: it cannot fit by far; says what would help.
+        ValueError: they cannot fit by far; says what would help.
     """
-    wanted = max(need.values(), default=0) if offloaded else sum(need.values())
+    host = torch.device("cpu")
+    if not offloading or device == host:
+        return _compare(sum(need.values()), "the weights need", need, device, _ADVICE[device.type == "cpu"])
+    found = _compare(sum(need.values()), "the weights need", need, host, _ADVICE[True])
+    if offloading == "module":
+        found += _compare(max(need.values()), "the largest part of the weights needs", need, device, _ADVICE_OFFLOADED)
+    return found
+
+
+def _compare(wanted: int, what: str, need: dict[str, int], device: torch.device, advice: str) -> list[str]:
+    free = free_memory(device)
     if wanted <= free:
-        return ""
+        return []
     place = "this machine" if device.type == "cpu" else str(device)
-    what = "the largest part of the weights needs" if offloaded else "the weights need"
     sentence = f"{what} {wanted / _GIB:.1f} GiB, and {place} has {free / _GIB:.1f} GiB free"
     if wanted <= free * _MARGIN:
-        return sentence
-    raise ValueError(f"{sentence}: {describe(need)}. {_advice(device, offloaded)}")
-
-
-def _advice(device: torch.device, offloaded: bool) -> str:
-    if device.type == "cpu":
-        return "--quantization int8 halves the memory of the denoiser; a smaller --dtype or model helps too"
-    if offloaded:
-        return "--enable-layerwise-offload moves single layers; --quantization fp8 halves the weights of the denoiser"
-    return "--enable-cpu-offload keeps only the part at work on the device; --quantization fp8 halves the denoiser"
+        return [sentence]
+    raise ValueError(f"{sentence}: {describe(need)}. {advice}")
 
 
 def _meminfo(key: str) -> int:

@@ -9,7 +9,7 @@ import torch
 from diffusers import GGUFQuantizationConfig
 from safetensors import safe_open
 
-from app.engines.diffusion.checkpoint import Checkpoint, read_checkpoint
+from app.engines.diffusion.checkpoint import Checkpoint, init_parameters, read_checkpoint
 from app.engines.diffusion.load_arguments import FLAG
 
 _OF_WHOLE_PIPELINES = (
@@ -49,15 +49,19 @@ def is_whole(file: Path) -> bool:
         return any(name.startswith(_OF_WHOLE_PIPELINES) for name in content.keys())  # noqa: SIM118 - no mapping
 
 
-def load_whole(file: Path, cls: Any, checkpoint: Checkpoint, arguments: dict[str, Any]) -> Any:
+def load_whole(file: Path, cls: Any, checkpoint: Checkpoint, arguments: dict[str, Any], dtype: torch.dtype) -> Any:
     """The whole pipeline from the file.
 
     Raises:
-        ValueError: the class has no converter for such files.
+        ValueError: the class has no converter for such files, or an argument is for directories only.
     """
     if not hasattr(cls, "from_single_file"):
         raise ValueError(f"{cls.__name__} cannot be read from one file; give its directory")
-    return cls.from_single_file(str(file), config=str(checkpoint.directory), local_files_only=True, **arguments)
+    if useless := arguments.keys() - init_parameters(cls).keys() - {"disable_mmap"}:
+        raise ValueError(f"{FLAG}: {', '.join(sorted(useless))} cannot be had with a model that is one file")
+    return cls.from_single_file(
+        str(file), config=str(checkpoint.directory), dtype=dtype, local_files_only=True, **arguments
+    )
 
 
 def load_denoiser(file: Path, name: str, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
