@@ -40,8 +40,7 @@ def free_memory(device: torch.device) -> int:
     """Bytes that can be had on the device; for the CPU, in host memory or in this container's share of it."""
     if device.type == "cpu":
         return min(_meminfo("MemAvailable"), _cgroup_free())
-    free, _ = torch.accelerator.get_memory_info(device)
-    return free
+    return int(torch.accelerator.get_memory_info(device)[0])
 
 
 def judge(need: dict[str, int], device: torch.device, offloading: str) -> list[str]:

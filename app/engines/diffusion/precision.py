@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import safe_open
@@ -10,7 +10,7 @@ from safetensors import safe_open
 from app.engines.diffusion.checkpoint import Checkpoint
 from app.engines.diffusion.load_arguments import DTYPES, FLAG
 
-Dtypes = torch.dtype | dict[str, torch.dtype]
+Dtypes: TypeAlias = "torch.dtype | dict[str, torch.dtype]"
 """One for all components, or by component, with "default" for the others."""
 
 

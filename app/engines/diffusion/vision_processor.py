@@ -7,7 +7,7 @@ from typing import Any
 from transformers import ProcessorMixin, Qwen2VLProcessor
 
 
-class ImageProcessor(Qwen2VLProcessor):
+class ImageProcessor(Qwen2VLProcessor):  # type: ignore[misc]
     """Prepares images and text as Qwen2-VL and Qwen2.5-VL want them; videos are refused by its lack of a part."""
 
     def __init__(
