@@ -105,6 +105,7 @@ class DiffusionEngine:
 
 def _load(stage: StageConfig, options: DiffusionOptions, fetcher: MediaFetcher) -> Service:
     from app.engines.diffusion.batching import RowQueue
+    from app.engines.diffusion.caches import request_caches
     from app.engines.diffusion.loading import load
     from app.engines.diffusion.offer import survey
     from app.engines.diffusion.run import Runner
@@ -120,4 +121,4 @@ def _load(stage: StageConfig, options: DiffusionOptions, fetcher: MediaFetcher) 
         stepper = Stepper(pipe, offer, options.max_num_seqs)
         return Service(offer, Runner(pipe, offer, stepper), RowQueue(1), fetcher)
     queue = RowQueue(options.max_num_seqs, options.request_batch_max_wait_ms / 1000)
-    return Service(offer, Runner(pipe, offer), queue, fetcher)
+    return Service(offer, Runner(pipe, offer, cache=request_caches(pipe, options)), queue, fetcher)

@@ -116,7 +116,7 @@ def survey(pipe: Any, options: DiffusionOptions) -> Offer:
         boundary=getattr(pipe, "transformer_2", None) is not None and "boundary_ratio" in pipe.config,
         previews=previews.possible(pipe),
         transparency=_is_transparent(pipe),
-        max_steps=int(getattr(getattr(scheduler, "config", None), "num_train_timesteps", 1000)),
+        max_steps=_max_steps(scheduler),
     )
 
 
@@ -155,6 +155,12 @@ def _sizes(pipe: Any, configured: dict[str, Any]) -> Sizes:
     own = sizes(pipe)
     width, height = configured.get("width", own.width), configured.get("height", own.height)
     return msgspec.structs.replace(own, width=width, height=height)
+
+
+def _max_steps(scheduler: Any) -> int:
+    """As many as the model was trained for; a schedule that begins later has fewer."""
+    config = getattr(scheduler, "config", {})
+    return int(config.get("num_train_timesteps", 1000)) - int(config.get("steps_offset", 0))
 
 
 def _is_transparent(pipe: Any) -> bool:

@@ -12,6 +12,7 @@ import torch
 from app.engines.base import EngineError
 from app.engines.diffusion import pixels
 from app.engines.diffusion.batching import Drawn, Row, RowQueue
+from app.engines.diffusion.caches import Cache
 from app.engines.diffusion.call import Call
 from app.engines.diffusion.failures import AbandonedError, explain, is_out_of_memory, release_memory
 from app.engines.diffusion.offer import Offer
@@ -23,10 +24,11 @@ from app.engines.diffusion.watch import Watch
 class Runner:
     """The loaded pipeline. `steps` counts signs of life, calls of its modules and finished steps, about right."""
 
-    def __init__(self, pipe: Any, offer: Offer, stepper: Stepper | None = None) -> None:
-        """With a `stepper`, several threads may serve and draw at the same time."""
+    def __init__(self, pipe: Any, offer: Offer, stepper: Stepper | None = None, cache: Cache | None = None) -> None:
+        """With a `stepper`, several threads may serve and draw at the same time; there is no `cache` then."""
         self._pipe = pipe
         self._stepper = stepper
+        self._cache = cache
         self._offer = offer
         self._modules = [
             module
@@ -89,18 +91,20 @@ class Runner:
         pipe.progress_bar = watch.progress_bar
         with self._text_lock:
             tokens = [_count_tokens(pipe, row.call.prompt) for row in rows]
-        with self._watched(watch) if self._stepper is None else self._stepper.seated(pipe, watch):
+        with self._watched(pipe, call, watch) if self._stepper is None else self._stepper.seated(pipe, watch):
             output = pipe(**_arguments(pipe, rows, watch))
         images = pixels.pictures(output[call.mode.abilities.output_field or 0])
         return [Drawn(pictures, count) for pictures, count in zip(images, tokens, strict=True)]
 
     @contextmanager
-    def _watched(self, watch: Watch) -> Iterator[None]:
+    def _watched(self, pipe: Any, call: Call, watch: Watch) -> Iterator[None]:
         with ExitStack() as stack:
             # Where parts are offloaded this also brings them home, as a pipeline that is left midway does not.
             stack.callback(self._pipe.maybe_free_model_hooks)
             for module in self._modules:
                 stack.callback(module.register_forward_pre_hook(watch.check).remove)
+            if self._cache is not None:
+                stack.enter_context(self._cache.during(pipe, call.steps))
             yield
 
 

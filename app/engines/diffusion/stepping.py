@@ -30,7 +30,7 @@ _MAX_WAIT_S = 0.004
 class _Part:
     """One call that waits to be computed, then its result."""
 
-    __slots__ = ("arrived", "error", "forward", "model", "result", "done")
+    __slots__ = ("arrived", "done", "error", "forward", "model", "result")
 
     def __init__(self, model: torch.nn.Module, forward: fusing.Forward) -> None:
         self.model = model

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import inspect
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+import torch
+from diffusers import AutoPipelineForImage2Image, AutoPipelineForInpainting
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
+from PIL import Image, ImageOps
 
 from app.cluster import messages as m
 from app.engines.base import EngineError
 from app.engines.diffusion.engine import DiffusionEngine
 from app.protocol.pictures import PictureSource
 from app.settings.schema import StageConfig
-from tests.engines.diffusion.asking import Directories, Pipelines, ask, file, noise, started, stock, task
+from tests.engines.diffusion.asking import (
+    PROMPT,
+    Asked,
+    Directories,
+    Pipelines,
+    ask,
+    file,
+    noise,
+    started,
+    stock,
+    task,
+)
 
 TRUE_GUIDANCE = {"negative_prompt": "blurry", "true_cfg_scale": 3.0}
 KINDS: dict[str, dict[str, Any]] = {
@@ -90,7 +108,12 @@ async def test_other_formats(format: str, tiny_pipelines: Directories) -> None:
     assert np.abs(difference).mean() < 20
 
 
-async def test_an_edit_of_a_pipeline_that_edits(tiny_pipelines: Directories, tiny_pipeline: Pipelines) -> None:
+async def test_an_edit_of_a_pipeline_that_edits(
+    tiny_pipelines: Directories, tiny_pipeline: Pipelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = pipeline_qwenimage_edit.calculate_dimensions
+    # It brings every input to an area of 1024 x 1024, which takes seconds.
+    monkeypatch.setattr(pipeline_qwenimage_edit, "calculate_dimensions", lambda _, ratio: usual(128 * 128, ratio))
     image = noise()
     expected = stock(tiny_pipeline("qwenimage_edit"), "qwenimage_edit", image=image, num_inference_steps=2)
     async with started(tiny_pipelines("qwenimage_edit")) as engine:
@@ -100,6 +123,86 @@ async def test_an_edit_of_a_pipeline_that_edits(tiny_pipelines: Directories, tin
             await ask(engine, task())
     np.testing.assert_array_equal(asked.pictures[0], expected)
     assert caught.value.failed.param == "image"
+
+
+@pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3", "flux", "qwenimage", "zimage"])
+async def test_an_edit_by_a_sibling(kind: str, tiny_pipelines: Directories, tiny_pipeline: Pipelines) -> None:
+    image = noise()
+    sibling = AutoPipelineForImage2Image.from_pipe(tiny_pipeline(kind))
+    sized = {"width", "height"} <= inspect.signature(sibling.__call__).parameters.keys()
+    call = {"prompt": PROMPT, "image": image, "strength": 0.6, "num_inference_steps": 5}
+    generator = torch.Generator().manual_seed(7)
+    expected = sibling(**call, **({"width": 64, "height": 64} if sized else {}), generator=generator).images[0]
+    async with started(tiny_pipelines(kind)) as engine:
+        fields = {"images": [PictureSource(data=file(image))], "strength": 0.6, "num_inference_steps": 5}
+        asked = await ask(engine, task(**fields), "image_edit")
+        plain = await ask(engine, task())
+    np.testing.assert_array_equal(asked.pictures[0], np.asarray(expected))
+    np.testing.assert_array_equal(plain.pictures[0], stock(tiny_pipeline(kind), kind))
+
+
+async def test_a_mask_keeps_what_it_does_not_mark(tiny_pipelines: Directories, tiny_pipeline: Pipelines) -> None:
+    image = noise()
+    mask = Image.new("L", (64, 64), 0)
+    mask.paste(255, (0, 0, 32, 64))
+    openai = image.convert("RGBA")
+    openai.putalpha(ImageOps.invert(mask))
+    sibling = AutoPipelineForInpainting.from_pipe(tiny_pipeline("sd"))
+    call = {"prompt": PROMPT, "width": 64, "height": 64, "num_inference_steps": 3}
+    generator = torch.Generator().manual_seed(7)
+    expected = sibling(**call, image=image, mask_image=mask, generator=generator).images[0]
+    async with started(tiny_pipelines("sd")) as engine:
+        for given in (mask, openai):
+            sources = {"images": [PictureSource(data=file(image))], "mask": PictureSource(data=file(given))}
+            asked = await ask(engine, task(**sources), "image_edit")
+            np.testing.assert_array_equal(asked.pictures[0], np.asarray(expected))
+
+
+async def test_a_variation_needs_no_prompt(tiny_pipelines: Directories) -> None:
+    async with started(tiny_pipelines("sd")) as engine:
+        source = PictureSource(data=file(noise(80, 50)))
+        asked = await ask(engine, task(prompt="", images=[source], width=0, height=0), "image_variation")
+    assert asked.pictures[0].shape == (48, 80, 3)
+
+
+@pytest.mark.parametrize("data", [b"", b"no picture", file(noise())[:200]])
+async def test_a_damaged_picture_is_refused_before_acceptance(data: bytes, tiny_pipelines: Directories) -> None:
+    async with started(tiny_pipelines("sd")) as engine:
+        request = Asked(task(images=[PictureSource(data=data, param="image[0]")]), "image_edit")
+        with pytest.raises(EngineError) as caught:
+            await engine.run(request)
+    assert (caught.value.failed.status, caught.value.failed.param) == (400, "image[0]")
+    assert request.events == []
+
+
+@pytest.mark.parametrize("steps", [{}, {"step_execution": True}])
+async def test_a_request_that_is_cancelled_leaves_the_engine_free(
+    steps: dict[str, Any], tiny_pipelines: Directories, tiny_pipeline: Pipelines
+) -> None:
+    async with started(tiny_pipelines("sd"), max_num_seqs=1, **steps) as engine:
+        request, waiting = Asked(task(num_inference_steps=900)), Asked(task(num_inference_steps=900))
+        runs = [asyncio.create_task(engine.run(asked)) for asked in (request, waiting)]
+        await asyncio.wait_for(request.until(m.Progress), 60)
+        assert (engine.load().running, engine.load().waiting) == (1, 1)
+        for run in reversed(runs):
+            run.cancel()
+        await asyncio.wait(runs)
+        assert engine.load().running == engine.load().waiting == 0
+        asked = await asyncio.wait_for(ask(engine, task()), 60)
+    assert waiting.events == [m.Accepted()]
+    np.testing.assert_array_equal(asked.pictures[0], stock(tiny_pipeline("sd"), "sd"))
+
+
+async def test_previews_come_before_the_picture(tiny_pipelines: Directories) -> None:
+    async with started(tiny_pipelines("sd")) as engine:
+        asked = await ask(engine, task(num_inference_steps=6, previews=3, format="webp", compression=80))
+    assert [picture.preview for picture in asked.of(m.Picture)] == [0, 1, 2, -1]
+
+
+async def test_base64_on_demand(tiny_pipelines: Directories) -> None:
+    async with started(tiny_pipelines("sd")) as engine:
+        plain, encoded = [await ask(engine, task(base64=wanted)) for wanted in (False, True)]
+    assert base64.b64decode(encoded.of(m.Picture)[0].data) == plain.of(m.Picture)[0].data
 
 
 async def test_several_images_become_one(tiny_pipelines: Directories, tiny_pipeline: Pipelines) -> None:
