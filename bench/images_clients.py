@@ -33,6 +33,7 @@ class Loop:
             stdout=subprocess.PIPE,
             text=True,
             env=_one_thread(),
+            start_new_session=True,  # as the servers: the kernel shares a processor out by sessions
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
