@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-import msgspec
 import torch
 import torch.nn.functional as nnf
+from msgspec import Struct, structs
 
 PICTURE_SIZE = 64
 """Pixels, both ways."""
@@ -56,6 +56,7 @@ _MARGIN = 0.03
 _SHIFT = 0.04
 _SWELL = 0.06
 """How far a thing may be off its place (half pictures) and off its radius (a fraction): what seeds differ by."""
+_CROWD = 7
 
 _SIZE_WORDS = {
     "small": ("small", "small", "tiny", "little"),
@@ -72,7 +73,7 @@ _BESIDE = ("{0} and {1}", "{0} left of {1}", "{0} to the left of {1}", "{1} righ
 _STACKED = ("{0} above {1}", "{0} above {1}", "{0} on top of {1}", "{1} below {0}", "{1} under {0}")
 
 
-class Thing(msgspec.Struct, frozen=True):
+class Thing(Struct, frozen=True):
     """One shape in a picture: what the caption says of it, and where exactly it is."""
 
     shape: str
@@ -85,7 +86,7 @@ class Thing(msgspec.Struct, frozen=True):
     radius: float
 
 
-class Scene(msgspec.Struct, frozen=True):
+class Scene(Struct, frozen=True):
     """What is in one picture."""
 
     background: str
@@ -103,6 +104,15 @@ def draw_scene(rng: Random, *, held_out: bool = False) -> Scene:
         scene = _any_scene(rng)
         if scene.held_out == held_out:
             return scene
+
+
+def draw_crowd(rng: Random) -> Scene:
+    """Many things anywhere, one over the other: nothing to describe, but edges everywhere."""
+    background = rng.choice(list(COLOURS))
+    things = (_any_thing(rng, background, rng.choice(("small", "small", "paired")), "middle") for _ in range(_CROWD))
+    return Scene(
+        background, tuple(structs.replace(thing, x=rng.uniform(-1, 1), y=rng.uniform(-1, 1)) for thing in things)
+    )
 
 
 def caption(scene: Scene, rng: Random) -> str:

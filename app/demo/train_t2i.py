@@ -18,6 +18,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -28,7 +29,7 @@ from transformers import CLIPTokenizer
 
 from app.demo import blueprint
 from app.demo.phase import Phase
-from app.demo.shapes import caption, draw_scene, render
+from app.demo.shapes import caption, draw_crowd, draw_scene, render
 
 log = logging.getLogger("train_t2i")
 
@@ -42,16 +43,18 @@ _TIME_POWER = 0.6
 _SAVE_EVERY_S = 300
 _SAY_EVERY = 100
 
+_Movable = TypeVar("_Movable", torch.nn.Module, torch.Tensor)
+
 
 class Plan(msgspec.Struct, frozen=True):
     """What decides how the weights turn out. The batches are pictures a step, the rates the highest of a phase."""
 
     seed: int = 1
-    autoencoder_steps: int = 3000
+    autoencoder_steps: int = 5000
     autoencoder_batch: int = 8
     autoencoder_rate: float = 2e-3
-    denoiser_steps: int = 8000
-    denoiser_batch: int = 32
+    denoiser_steps: int = 16000
+    denoiser_batch: int = 16
     denoiser_rate: float = 1e-3
 
 
@@ -86,7 +89,7 @@ class Trainer:
             [_channels_last(blueprint.denoiser()), blueprint.text_encoder(self.tokenizer)],
             steps=plan.denoiser_steps,
             rate=plan.denoiser_rate,
-            warm_up=100,
+            warm_up=200,
             decay=0.35,
         )
 
@@ -155,7 +158,7 @@ class Trainer:
                 self.save()
 
     def _autoencoder_loss(self, step: int) -> torch.Tensor:
-        pictures, _ = self._examples("autoencoder", step, self.plan.autoencoder_batch)
+        pictures = self._crowds(step)
         (autoencoder,) = self.autoencoding.modules
         with _fast_arithmetic():
             latents = autoencoder.encode(pictures).latents
@@ -201,7 +204,13 @@ class Trainer:
         """Pictures and their captions, the same at each call."""
         rng = Random(f"{self.plan.seed} {use} {step}")
         scenes = [draw_scene(rng) for _ in range(count)]
-        return render(scenes).to(memory_format=torch.channels_last), [caption(scene, rng) for scene in scenes]
+        return _channels_last(render(scenes)), [caption(scene, rng) for scene in scenes]
+
+    def _crowds(self, step: int) -> torch.Tensor:
+        """What the autoencoder learns from: plain scenes, of which most is easy, and as many crowded ones."""
+        rng = Random(f"{self.plan.seed} autoencoder {step}")
+        scenes = [draw(rng) for draw in (draw_scene, draw_crowd) for _ in range(self.plan.autoencoder_batch // 2)]
+        return _channels_last(render(scenes))
 
     def _chance(self, step: int) -> torch.Generator:
         return torch.Generator().manual_seed(self.plan.seed * 1_000_000_007 + step)
@@ -234,8 +243,8 @@ Plan: {plan}.
 """
 
 
-def _channels_last(module: torch.nn.Module) -> torch.nn.Module:
-    return module.to(memory_format=torch.channels_last)
+def _channels_last(what: _Movable) -> _Movable:
+    return what.to(memory_format=torch.channels_last)
 
 
 def _fast_arithmetic() -> torch.autocast:

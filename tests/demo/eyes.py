@@ -32,7 +32,10 @@ def look(picture: torch.Tensor) -> tuple[str, list[Seen]]:
     pixels = picture.float()
     border = torch.cat([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]).median(dim=0).values
     differs = (pixels - border).norm(dim=-1) > _DIFFERS
-    return _nearest_colour(border), _in_order([_recognize(pixels, part) for part in _parts(differs)])
+    things = [_recognize(pixels, part) for part in _parts(differs)]
+    if len(things) > 1:
+        things = [thing._replace(size="paired") for thing in things]  # captions do not tell the size of one of two
+    return _nearest_colour(border), _in_order(things)
 
 
 def expected(scene: Scene) -> tuple[str, list[Seen]]:

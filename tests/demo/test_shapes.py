@@ -10,7 +10,19 @@ from random import Random
 import pytest
 import torch
 
-from app.demo.shapes import COLOURS, PLACES, SHAPES, SIZES, Scene, Thing, caption, coverage, draw_scene, render
+from app.demo.shapes import (
+    COLOURS,
+    PLACES,
+    SHAPES,
+    SIZES,
+    Scene,
+    Thing,
+    caption,
+    coverage,
+    draw_crowd,
+    draw_scene,
+    render,
+)
 from tests.demo.eyes import expected, look
 
 
@@ -102,3 +114,10 @@ def test_captions_are_english() -> None:
         assert not re.search(r"\ba orange|  |^ | $", text), text
         words = text.replace(",", "").split()
         assert all(a != b for a, b in pairwise(words)), text
+
+
+def test_crowds_have_more_edges_than_scenes() -> None:
+    rng = Random(8)
+    plain, crowded = (render([draw(rng) for _ in range(50)]) for draw in (draw_scene, draw_crowd))
+    edges = [(pictures[..., 1:] != pictures[..., :-1]).any(dim=1).float().mean() for pictures in (plain, crowded)]
+    assert edges[1] > 2 * edges[0]
