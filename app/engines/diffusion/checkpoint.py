@@ -76,7 +76,7 @@ def find_class(name: str) -> Any:
     """
     found = getattr(diffusers, name, None)
     if needed := getattr(found, "_backends", None):
-        raise ValueError(f"the pipeline class {name} needs {', '.join(needed)}, which is not installed here")
+        raise ValueError(f"the pipeline class {name} needs {', '.join(needed)}, and not all of it is installed here")
     if inspect.isclass(found) and issubclass(found, diffusers.DiffusionPipeline):
         return found
     known = [known for known in diffusers._import_structure["pipelines"] if known.endswith("Pipeline")]

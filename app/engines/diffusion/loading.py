@@ -105,8 +105,9 @@ def _pipeline_class(options: DiffusionOptions, checkpoint: Checkpoint, path: Pat
 
 
 def _dummy(plan: _Plan, progress: Say) -> Any:
-    progress(f"making {plan.cls.__name__} with random weights in {name_of(plan.dtype)} on {plan.device}")
-    return dummy.build(plan.checkpoint, plan.cls, default_of(plan.dtype), plan.device)
+    device = plan.device if offload_config(plan.options) is None else torch.device("cpu")
+    progress(f"making {plan.cls.__name__} with random weights in {name_of(plan.dtype)} on {device}")
+    return dummy.build(plan.checkpoint, plan.cls, default_of(plan.dtype), device)
 
 
 def _from_files(plan: _Plan, progress: Say) -> Any:
