@@ -18,6 +18,13 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
+    @property
+    def usage_mode(self) -> UsageMode:
+        """Where a stream carries usage."""
+        if not self.include_usage:
+            return "never"
+        return "always" if self.continuous_usage_stats else "last"
+
 
 class GenerationRequest(msgspec.Struct):
     """The fields of a request that the API worker acts on. `model` None: the model that is served."""
@@ -30,10 +37,7 @@ class GenerationRequest(msgspec.Struct):
     @property
     def usage_mode(self) -> UsageMode:
         """Where a stream carries usage."""
-        options = self.stream_options
-        if options is None or not options.include_usage:
-            return "never"
-        return "always" if options.continuous_usage_stats else "last"
+        return "never" if self.stream_options is None else self.stream_options.usage_mode
 
 
 UsageMode = Literal["never", "last", "always"]

@@ -55,6 +55,10 @@ class Message(msgspec.Struct):
     content: str | list[TextPart | ImagePart] | None = None
 
 
+class Usages(StreamOptions, forbid_unknown_fields=True):
+    """`stream_options`, judged here: no engine sees them."""
+
+
 class PictureChat(ChatControls, kw_only=True, forbid_unknown_fields=True):
     """The body. `user`, `metadata`, `store` and the like have no effect on a picture."""
 
@@ -62,7 +66,7 @@ class PictureChat(ChatControls, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     modalities: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: Usages | None = None
     extra_body: ChatControls | None = None
     user: str | None = None
     safety_identifier: str | None = None
@@ -73,7 +77,7 @@ class PictureChat(ChatControls, kw_only=True, forbid_unknown_fields=True):
     @property
     def usage_mode(self) -> UsageMode:
         """Where a stream carries usage."""
-        return "last" if self.stream_options is not None and self.stream_options.include_usage else "never"
+        return "never" if self.stream_options is None else self.stream_options.usage_mode
 
     def check(self) -> None:
         """

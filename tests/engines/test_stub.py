@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from io import BytesIO
 from typing import Any
 
 import msgspec
 import pytest
+from PIL import Image
 
 from app.cluster import messages as m
 from app.engines.base import Engine, EngineError
 from app.engines.stub import StubEngine
+from app.protocol.pictures import PictureTask, encode_task
 from tests.clusters import body, settings, text_of
 
 
 class Asked:
     """A request that keeps its events."""
 
-    def __init__(self, body: bytes) -> None:
-        self.request_id, self.kind, self.model, self.body = "r", "chat", "", body
+    def __init__(self, body: bytes, kind: str = "chat") -> None:
+        self.request_id, self.kind, self.model, self.body = "r", kind, "", body
         self.events: list[m.AnyEvent] = []
 
     def emit(self, event: m.AnyEvent) -> None:
@@ -111,3 +114,18 @@ async def test_calls() -> None:
     with pytest.raises(EngineError) as caught:
         await stub().call("fly", b"{}")
     assert caught.value.failed.status == 404
+
+
+async def test_it_draws_squares_of_the_colour_of_their_seed() -> None:
+    engine = stub(draws=True, chats=False)
+    assert (await engine.start()).tasks == ["image", "image_edit", "image_variation"]
+    task = PictureTask(prompt="a b", n=2, width=16, height=8, seed=5, num_inference_steps=3, previews=1, format="webp")
+    request = Asked(encode_task(task), "image")
+    await engine.run(request)
+    pictures = [event for event in request.events if isinstance(event, m.Picture)]
+    assert [(x.index, x.preview, x.seed) for x in pictures] == [(0, 0, 5), (0, -1, 5), (1, -1, 6)]
+    assert Image.open(BytesIO(pictures[1].data)).size == (16, 8)
+    assert pictures[1].data != pictures[2].data
+    assert [event.step for event in request.events if isinstance(event, m.Progress)] == [1, 2, 3]
+    assert isinstance(request.events[-2], m.Usage)
+    assert request.events[-2].prompt_tokens == 2

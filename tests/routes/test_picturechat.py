@@ -164,6 +164,7 @@ async def test_both_places_together(client: httpx.AsyncClient, served: Served) -
         ({"extra_body": 5}, "extra_body"),
         ({"extra_body": {"lora": {}}}, "lora"),
         ({"stream_options": {"include_usage": 5}}, "stream_options.include_usage"),
+        ({"stream_options": {"include": True}}, "stream_options.include"),
         ({"response_format": {"type": "text"}}, "response_format"),
     ],
 )
