@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.cluster.messages import Capabilities
 from app.pipeline.pool import StagePool
 from app.protocol.errors import ApiError
 
@@ -15,6 +16,17 @@ class Graph:
     @property
     def entries(self) -> list[StagePool]:
         return [pool for pool in self.pools.values() if pool.stage.entry]
+
+    def capabilities(self) -> Capabilities:
+        """What the entry stages can do together; of several cards the first holds: one stage draws in a pipeline."""
+        merged = Capabilities()
+        for own in (pool.capabilities for pool in self.entries):
+            merged.tasks += [x for x in own.tasks if x not in merged.tasks]
+            merged.input_modalities += [x for x in own.input_modalities if x not in merged.input_modalities]
+            merged.output_modalities += [x for x in own.output_modalities if x not in merged.output_modalities]
+            merged.max_model_len = max(merged.max_model_len, own.max_model_len)
+            merged.card = merged.card or own.card
+        return merged
 
     def entry_for(self, kind: str) -> StagePool:
         """The entry stage whose engine answers `kind`.

@@ -119,15 +119,7 @@ class Orchestrator:
 
     def capabilities(self) -> m.Capabilities:
         """What the pipeline can do: the entry stages taken together."""
-        merged = m.Capabilities([], 0, [], [])
-        for pool in self._graph.entries:
-            own = pool.capabilities
-            merged.tasks += [x for x in own.tasks if x not in merged.tasks]
-            merged.input_modalities += [x for x in own.input_modalities if x not in merged.input_modalities]
-            merged.output_modalities += [x for x in own.output_modalities if x not in merged.output_modalities]
-            merged.max_model_len = max(merged.max_model_len, own.max_model_len)
-            merged.card = merged.card or own.card
-        return merged
+        return self._graph.capabilities()
 
     # ------------------------------------------------------------------------------------------------ requests
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from app.cluster import messages as m
@@ -61,6 +62,20 @@ async def test_a_stage_that_is_down_is_still_the_one_to_ask(graph: Graph) -> Non
     graph.pools[0].update([up(0, "chat")])
     graph.pools[0].update([])
     assert graph.entry_for("chat") is graph.pools[0]
+
+
+async def test_the_entries_can_together_what_each_can(graph: Graph) -> None:
+    text = m.Capabilities(["chat"], 4096, ["text"], ["text"])
+    painter = m.Capabilities(["image"], 0, ["text", "image"], ["image"], card='{"class": "P"}')
+    hidden = m.Capabilities(["talk"], 9999, ["audio"], ["audio"], card='{"class": "T"}')
+    assert graph.capabilities() == m.Capabilities()
+    for stage_id, own in ((0, text), (1, hidden), (2, painter)):
+        info = msgspec.structs.replace(up(stage_id), capabilities=own)
+        graph.pools[stage_id].update([info])
+    for _ in range(2):  # what was merged is not what a stage said
+        assert graph.capabilities() == m.Capabilities(
+            ["chat", "image"], 4096, ["text", "image"], ["text", "image"], card='{"class": "P"}'
+        )
 
 
 def test_unavailable_names_the_stages_and_says_when_to_come_back() -> None:
