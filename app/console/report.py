@@ -15,6 +15,7 @@ import socket
 import ssl
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -154,7 +155,7 @@ def _picture(server: Server) -> str:
 _EXAMPLES = {"text": _chat, "image": _picture}
 
 
-def _curl(server: Server, path: str, body: dict[str, object]) -> str:
+def _curl(server: Server, path: str, body: Mapping[str, object]) -> str:
     key = " -H 'Authorization: Bearer KEY'" if server.guarded else ""
     how = f"--unix-socket {shlex.quote(server.uds)} " if server.uds else ""
     how += f"--cacert {shlex.quote(server.certificate)} " if server.certificate else ""
