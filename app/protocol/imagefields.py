@@ -63,7 +63,10 @@ class FieldDecoder(BodyDecoder[T]):
             decoded = super().decode(body)
         except ApiError as error:
             raise _explained(error, self._model) from None
-        refuse_repeated_keys(body)
+        try:
+            refuse_repeated_keys(body)
+        except RecursionError:
+            raise ApiError(400, "The request body is nested too deeply.", code="invalid_json") from None
         return decoded
 
     def convert(self, fields: Mapping[str, str]) -> T:

@@ -20,6 +20,7 @@ MAX_SIDE = 16383
 MAX_PROMPT = 32_000
 MAX_SEED = 2**32 - 1
 RESOLUTIONS = (640, 1024)
+_MAX_DEPTH = 8
 
 _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
 _QUALITY_STEPS = {"low": 0.5, "high": 1.5, "hd": 1.5}
@@ -166,6 +167,7 @@ def picture_task(
     if asked.background == "transparent" and asked.format == "jpeg":
         raise _invalid("background", "JPEG knows no transparency; ask for output_format png or webp")
     extra = dict(asked.extra_params or {})
+    _check_extra(extra, "extra_params")
     if asked.resolution is not None:
         extra["resolution"] = asked.resolution
     return PictureTask(
@@ -226,6 +228,21 @@ def check_source(source: PictureSource) -> None:
     """
     if not source.data and not source.url.strip():
         raise _invalid(source.param, "is empty; it must be a picture")
+
+
+def _check_extra(value: Any, param: str, depth: int = 0) -> None:
+    """No pipeline's arguments are deeper or larger, and what goes to the replica could not be written or read."""
+    if depth > _MAX_DEPTH:
+        raise _invalid(param.partition(".")[0], f"is nested more than {_MAX_DEPTH} levels deep")
+    match value:
+        case int() if not -(2**63) <= value < 2**64:
+            raise _invalid(param, "is an integer of more than 64 bits")
+        case dict():
+            for name, member in value.items():
+                _check_extra(member, f"{param}.{name}", depth + 1)
+        case list():
+            for position, item in enumerate(value):
+                _check_extra(item, f"{param}[{position}]", depth + 1)
 
 
 def _size(asked: Controls) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -157,6 +158,28 @@ def test_fields_that_do_not_go_together() -> None:
     assert problem(partial_images=1).param == "partial_images"
     assert problem(stream=True, response_format="url").param == "response_format"
     assert problem(stream=True, response_format="file").param == "response_format"
+
+
+@pytest.mark.parametrize(
+    ("extra", "param"),
+    [
+        ({"a": 2**64}, "extra_params.a"),
+        ({"a": [1, {"b": -(2**63) - 1}]}, "extra_params.a[1].b"),
+        ({"a": [[[[[[[[[0]]]]]]]]]}, "extra_params"),
+    ],
+)
+def test_what_cannot_go_to_the_replica(extra: dict[str, Any], param: str) -> None:
+    body = b'{"prompt":"x","extra_params":' + json.dumps(extra).encode() + b"}"
+    with pytest.raises(ApiError) as caught:
+        picture_task(_generation.decode(body), "x")
+    assert (caught.value.status, caught.value.body.error.param) == (400, param)
+
+
+@pytest.mark.parametrize("depth", [100, 900, 990, 1100, 100_000])
+def test_very_deep_bodies(depth: int) -> None:
+    body = b'{"prompt":"x","extra_params":{"a":' + b"[" * depth + b"]" * depth + b"}}"
+    with pytest.raises(ApiError, match="nested"):
+        picture_task(_generation.decode(body), "x")
 
 
 def test_a_key_twice() -> None:
