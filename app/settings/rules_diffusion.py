@@ -64,6 +64,12 @@ def _cache(given: dict[str, Any]) -> Iterator[str]:
             f"--max-num-seqs above 1 and --cache-backend {backend} exclude each other: what is skipped would depend "
             "on the other requests of a batch; mag_cache, taylorseer, pab and text_kv skip by a plan"
         )
+    granularity = None if given.get("enforce_eager") else given.get("diffusion_compile_granularity")
+    if backend != "none" and granularity and (granularity, backend) != ("regional", "cache_dit"):
+        yield (
+            f"--diffusion-compile-granularity {granularity} and --cache-backend {backend} exclude each other: what is "
+            "skipped must not be within what is compiled; regional works with cache_dit"
+        )
     if given.get("enable_cache_dit_summary") and backend != "cache_dit":
         yield "--enable-cache-dit-summary needs --cache-backend cache_dit"
 

@@ -35,6 +35,8 @@ def problems(**arguments: Any) -> list[str]:
         ({"cache_backend": "first_block", "enable_cache_dit_summary": True}, "needs --cache-backend cache_dit"),
         ({"cache_backend": "pab", "step_execution": True}, "--step-execution and --cache-backend pab exclude"),
         ({"cache_backend": "cache_dit", "max_num_seqs": 2}, "would depend on the other requests of a batch"),
+        ({"cache_backend": "pab", "diffusion_compile_granularity": "regional"}, "regional works with cache_dit"),
+        ({"cache_backend": "cache_dit", "diffusion_compile_granularity": "full"}, "regional works with cache_dit"),
         ({"enable_cpu_offload": True, "step_execution": True}, "use --enable-layerwise-offload"),
         ({"diffusion_offload_config": {"mode": "module"}, "step_execution": True}, "use --enable-layerwise-offload"),
         ({"enable_layerwise_offload": True, "diffusion_compile_granularity": "full"}, "regional works with it"),
@@ -48,6 +50,7 @@ def test_what_cannot_work(arguments: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
+        {"cache_backend": "cache_dit", "diffusion_compile_granularity": "regional"},
         {"lora_backend": "distill", "lora_scale": 0.5, "lora_path": ["/a", "/b"]},
         {"diffusion_attention_backend": "native", "diffusion_attention_config": {"per_role": {"self": "flex"}}},
         {"cache_backend": "taylorseer", "max_num_seqs": 8, "cache_config": {"max_order": 1}},

@@ -25,9 +25,8 @@ def compile_denoisers(
     arguments = {"dynamic": options.diffusion_compile_dynamic, "backend": backend}
     for name, model in models.items():
         if granularity == "regional" and getattr(model, "_repeated_blocks", None):
-            # a cache decides in Python between the blocks whether they run: that cannot be one graph
-            whole_graph = options.cache_backend == "none"
-            model.compile_repeated_blocks(fullgraph=whole_graph, **arguments)
+            # not as one graph at any price: with that, the ninth size would fail and not just run uncompiled
+            model.compile_repeated_blocks(fullgraph=False, **arguments)
             yield f"the repeated blocks of {name} are compiled at the first request of each size"
         else:
             model.compile(**arguments)
