@@ -58,9 +58,12 @@ atexit.register(shutil.rmtree, FILES)
 CERTIFICATE, KEY = write_certificate(FILES, "server")
 
 SAMPLES = {
+    "dtype": "float16",
+    "quantization-config": '{"image": 2}',
     "allowed-origins": "https://one.test",
     "disable-access-log-for-endpoints": "/metrics",
     "log-file": str(FILES / "log"),
+    "public-base-url": "https://ai.example.org",
     "ssl-certfile": str(CERTIFICATE),
     "ssl-keyfile": str(KEY),
     "ssl-ca-certs": str(CERTIFICATE),
