@@ -16,6 +16,7 @@ import traceback
 from contextlib import suppress
 
 import msgspec
+import uvloop
 import zmq
 
 from app import __version__
@@ -252,7 +253,7 @@ def main() -> None:
     configure_logging(spec.log)
     os.environ.update(spec.stage.env)
     try:
-        code = asyncio.run(_main(spec))
+        code = uvloop.run(_main(spec))
     except zmq.ZMQError as error:
         sys.stderr.write(f"cannot listen on {spec.bind}: {error}\n")
         code = EXIT_FAILED
