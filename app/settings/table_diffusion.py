@@ -49,7 +49,7 @@ LOADING = (
     ),
     _row("lora-scale", "float", "Strength of the adapters of --lora-path. Default: 1."),
     _row("lora-dir", "list", "Directories below which a request may name a LoRA adapter by path.", metavar="DIR..."),
-    _row("auxiliary-text-encoder", "str", "Directory or hub id of a further text encoder."),
+    _row("auxiliary-text-encoder", "str", "Directory of a further text encoder."),
     _row(
         "diffusion-quantization-config",
         "json",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest.mock import patch
 
 from diffusers.models import model_loading_utils, modeling_utils
 from transformers import core_model_loading
@@ -28,7 +27,17 @@ def weight_threads(options: DiffusionOptions, arguments: dict[str, Any]) -> Iter
     count = 1 if alone else options.num_weight_load_threads
     parallel = count > 1 and arguments.get("low_cpu_mem_usage", True)
     with ExitStack() as stack:
-        stack.enter_context(patch.object(modeling_utils, "HF_ENABLE_PARALLEL_LOADING", parallel))
-        stack.enter_context(patch.object(model_loading_utils, "DEFAULT_HF_PARALLEL_LOADING_WORKERS", count))
-        stack.enter_context(patch.object(core_model_loading, "GLOBAL_WORKERS", count))
+        stack.enter_context(_set(modeling_utils, "HF_ENABLE_PARALLEL_LOADING", parallel))
+        stack.enter_context(_set(model_loading_utils, "DEFAULT_HF_PARALLEL_LOADING_WORKERS", count))
+        stack.enter_context(_set(core_model_loading, "GLOBAL_WORKERS", count))
         yield count
+
+
+@contextmanager
+def _set(module: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)

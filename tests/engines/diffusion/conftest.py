@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,13 @@ import torch
 from tests import tiny_diffusion
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
+@pytest.fixture(scope="package", autouse=True)
+def _one_thread() -> Iterator[None]:
     """Two threads on two shared cores make a step many times slower, and the number of threads changes bits."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
