@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from diffusers import NucleusMoEImagePipeline, NucleusMoEImageTransformer2DModel
 
 from app.engines.diffusion.caches import request_caches
 from app.engines.diffusion.compile import compile_denoisers
@@ -208,6 +210,35 @@ def test_the_summary_says_how_much_was_reused(
     with caplog.at_level(logging.INFO, "app.diffusion"), cache.during(own, 12):
         draw(own, steps=12)
     assert caplog.messages == ["cache_dit reused 8 of 12 steps"]
+
+
+def test_text_is_projected_once_a_request(tiny_pipeline: Callable[[str], Any]) -> None:
+    parts = tiny_pipeline("qwenimage")
+    torch.manual_seed(0)
+    transformer = NucleusMoEImageTransformer2DModel(
+        in_channels=64,
+        num_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=32,
+        axes_dims_rope=(4, 6, 6),
+        moe_enabled=False,
+    )
+    pipe = NucleusMoEImagePipeline(transformer, parts.scheduler, parts.vae, text_encoder=None, processor=None)
+    projections = [block.encoder_proj for block in transformer.transformer_blocks]
+    text = torch.randn(2, 1, 7, 32, generator=torch.Generator().manual_seed(0))
+    prompts = {"prompt": None, "prompt_embeds": text[0], "negative_prompt_embeds": text[1], "guidance_scale": 4.0}
+    masks = dict.fromkeys(("prompt_embeds_mask", "negative_prompt_embeds_mask"), torch.ones(1, 7, dtype=torch.long))
+    pictures, counts = [], []
+    for backend in ("none", "text_kv"):
+        cache = request_caches(pipe, given(cache_backend=backend))
+        own = shell(pipe)
+        own.set_progress_bar_config(disable=True)
+        with counted(*projections) as projected, nullcontext() if cache is None else cache.during(own, 4):
+            pictures.append(draw(own, **prompts, **masks))
+        counts.append(projected)
+    assert counts == [[8, 8], [2, 2]]
+    assert np.array_equal(*pictures)
 
 
 def test_tea_cache_says_what_it_is(tiny_pipeline: Callable[[str], Any], caplog: pytest.LogCaptureFixture) -> None:
