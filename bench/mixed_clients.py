@@ -16,6 +16,9 @@ from typing import Any
 
 LIMIT_S = 120.0
 """How long any one answer may take."""
+PAUSE_S = 1.0
+"""What a client waits at most before it asks again: an hour of load that keeps the machine busy, not saturated, so that
+the times of /health are those of the server and not of the scheduler's queue."""
 CHAT = "/v1/chat/completions"
 NONSENSE: tuple[tuple[str, bytes, str], ...] = (
     (CHAT, b"{", "400"),
@@ -109,7 +112,7 @@ async def client(name: str, port: int, end: float, counts: Counter[str], unexpec
         counts[name] += 1
         if outcome != expected:
             unexpected[f"{name}: {outcome}"] += 1
-        await asyncio.sleep(random.uniform(0.0, 0.3))
+        await asyncio.sleep(random.uniform(0.0, PAUSE_S))
 
 
 async def run(port: int, seconds: float) -> dict[str, Any]:
