@@ -81,6 +81,15 @@ def offload(pipe: Any, options: DiffusionOptions, device: torch.device) -> Itera
             "offloading keeps weights in host memory, and this stage computes there: remove it, or let layers rest on "
             'disk with --diffusion-offload-config \'{"mode": "layer", "disk_path": DIRECTORY}\''
         )
+    yield from install(pipe, config, device)
+
+
+def install(pipe: Any, config: OffloadConfig, device: torch.device) -> Iterator[str]:
+    """As offload(), also where it saves nothing.
+
+    Raises:
+        ValueError: the config names parts that the pipeline does not have, or that cannot be moved.
+    """
     known = modules(pipe)
     if unknown := set(config.components) - known.keys():
         raise ValueError(
@@ -111,7 +120,10 @@ def _own_directory(parent: Path) -> str:
 
 def _by_module(pipe: Any, config: OffloadConfig, known: dict[str, torch.nn.Module], device: torch.device) -> str:
     resident = sorted(known.keys() - set(config.components)) if config.components else []
-    pipe._exclude_from_cpu_offload = [*pipe._exclude_from_cpu_offload, *resident]
+    if resident:
+        order = [name for name in pipe.model_cpu_offload_seq.split("->") if name not in resident]
+        pipe.model_cpu_offload_seq = "->".join(order)
+        pipe._exclude_from_cpu_offload = [*pipe._exclude_from_cpu_offload, *resident]
     pipe.enable_model_cpu_offload(device=device)
     kept = f", except {', '.join(resident)}" if resident else ""
     return f"the pipeline's parts rest in host memory{kept}"

@@ -23,6 +23,15 @@ class Compiler:
         return graph.forward
 
 
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(x))
+
+
 @pytest.fixture
 def compiler() -> Compiler:
     torch.compiler.reset()
@@ -40,7 +49,7 @@ def test_blocks_of_a_kind_share_one_graph(tiny_pipeline: Callable[[str], Any], c
 
 @pytest.mark.parametrize(("dynamic", "graphs"), [(False, 3), (True, 1), (None, 2)])
 def test_for_each_size_or_for_all(dynamic: bool | None, graphs: int, compiler: Compiler) -> None:
-    model = torch.nn.Linear(4, 4)
+    model = Layer()
     options = given(diffusion_compile_granularity="full", diffusion_compile_dynamic=dynamic)
     list(compile_denoisers({"transformer": model}, options, compiler))
     for size in (2, 3, 5):

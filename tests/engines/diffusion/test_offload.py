@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.engines.diffusion.offload import offload, offload_config
+from app.engines.diffusion.caches import request_caches
+from app.engines.diffusion.offload import LayerOptions, OffloadConfig, install, offload, offload_config
+from app.engines.diffusion.parts import modules
 from tests.engines.diffusion.drawing import draw, given
 
 CPU = torch.device("cpu")
@@ -48,6 +50,58 @@ def test_only_denoisers_rest_on_disk(tiny_pipeline: Callable[[str], Any], tmp_pa
     options = config_of(mode="layer", disk_path=str(tmp_path), components=["text_encoder_2"])
     with pytest.raises(ValueError, match="only denoisers can rest on disk; text_encoder_2 is none"):
         list(offload(tiny_pipeline("flux"), options, CPU))
+
+
+def test_whole_parts_move(tiny_pipeline: Callable[[str], Any]) -> None:
+    pipe = tiny_pipeline("flux")
+    before = draw(pipe)
+    config = OffloadConfig("module", components=("transformer", "text_encoder_2"))
+    assert list(install(pipe, config, CPU)) == ["the pipeline's parts rest in host memory, except text_encoder, vae"]
+    assert [name for name, part in modules(pipe).items() if hasattr(part, "_hf_hook")] == [
+        "text_encoder_2",
+        "transformer",
+    ]
+    assert np.array_equal(draw(pipe), before)
+
+
+def test_layers_of_denoiser_and_text_encoders_move(tiny_pipeline: Callable[[str], Any]) -> None:
+    pipe = tiny_pipeline("flux")
+    before = draw(pipe)
+    assert list(install(pipe, OffloadConfig("layer"), CPU)) == [
+        "the layers of text_encoder rest in host memory",
+        "the layers of text_encoder_2 rest in host memory",
+        "the blocks of transformer rest in host memory",
+    ]
+    assert not hasattr(pipe.vae, "_diffusers_hook")
+    assert np.array_equal(draw(pipe), before)
+
+
+@pytest.mark.parametrize("backend", ["cache_dit", "first_block"])
+def test_caches_work_on_blocks_that_move(backend: str, tiny_pipeline: Callable[[str], Any]) -> None:
+    pictures = []
+    for config in (None, OffloadConfig("layer")):
+        pipe = tiny_pipeline("flux")
+        if config is not None:
+            list(install(pipe, config, CPU))
+        cache = request_caches(pipe, given(cache_backend=backend))
+        assert cache is not None
+        with cache.during(pipe, 8):
+            pictures.append(draw(pipe, steps=8))
+    assert np.array_equal(*pictures)
+
+
+def test_the_first_blocks_can_stay(tiny_pipeline: Callable[[str], Any]) -> None:
+    pipe = tiny_pipeline("flux")
+    before = draw(pipe)
+    config = OffloadConfig("layer", components=("transformer",), layer_options=LayerOptions(resident_layers=3))
+    assert list(install(pipe, config, CPU)) == ["1 blocks of transformer rest in host memory, 3 stay on the device"]
+    blocks = [*pipe.transformer.transformer_blocks, *pipe.transformer.single_transformer_blocks]
+    moving = [any(hasattr(part, "_diffusers_hook") for part in block.modules()) for block in blocks]
+    assert moving == [False, False, False, True]
+    assert np.array_equal(draw(pipe), before)
+    everything = OffloadConfig("layer", components=("transformer",), layer_options=LayerOptions(resident_layers=4))
+    with pytest.raises(ValueError, match="resident_layers is 4, and transformer has 4 blocks: nothing would move"):
+        list(install(tiny_pipeline("flux"), everything, CPU))
 
 
 def test_on_the_cpu_there_is_nothing_to_save(tiny_pipeline: Callable[[str], Any]) -> None:
