@@ -28,6 +28,10 @@ _PACKAGES = (
     "torch",
     "transformers",
     "diffusers",
+    "accelerate",
+    "peft",
+    "torchao",
+    "cache-dit",
     "huggingface-hub",
     "openai",
 )

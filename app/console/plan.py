@@ -12,6 +12,7 @@ from app.settings import platforms
 from app.settings.capabilities import summarize
 from app.settings.devices import world_size
 from app.settings.hub import Hub
+from app.settings.inspection import Hints, inspect
 from app.settings.pipelines import PIPELINES
 from app.settings.schema import Settings, StageConfig
 from app.settings.weights import Weights, read_components, read_weights
@@ -127,13 +128,25 @@ def as_lines(settings: Settings) -> list[str]:
 
 
 def _ability(stage: StageConfig) -> str:
-    """What the model of a language model stage can do, if it is on this machine."""
-    directory = _files(stage) if stage.kind == "llm" else None
-    summary = summarize(directory) if directory else None
+    """What the model of a stage is and can do, if it is on this machine."""
+    model = _files(stage) if stage.kind in ("llm", "diffusion") else None
+    said = "" if model is None else _class(stage, model) if stage.kind == "diffusion" else _summary(model)
+    return f"stage {stage.stage_id} ({stage.name}): {said}" if said else ""
+
+
+def _summary(directory: Path) -> str:
+    summary = summarize(directory)
     if summary is None:
         return ""
     context = f", context {summary.context} tokens" if summary.context else ""
-    return f"stage {stage.stage_id} ({stage.name}): {summary.architecture}, takes {', '.join(summary.inputs)}{context}"
+    return f"{summary.architecture}, takes {', '.join(summary.inputs)}{context}"
+
+
+def _class(stage: StageConfig, model: Path) -> str:
+    arguments = stage.engine_args
+    config = str((arguments.get("diffusers_load_kwargs") or {}).get("config") or "")
+    name = inspect(model, Hints(str(arguments.get("model_class_name") or ""), config)).class_name
+    return f"{name}, makes {', '.join(stage.outputs)}" if name else ""
 
 
 def _in_words(need: Need, stage: StageConfig) -> str:

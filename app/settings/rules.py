@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.engines.diffusion.options import read_options
 from app.media.policy import HostList
 from app.settings.access import check_origins
 from app.settings.devices import world_size
@@ -32,7 +31,7 @@ def check(settings: Settings, problems: list[str]) -> None:
     problems += _log(settings.log)
     for stage in settings.stages:
         where = f"stage {stage.stage_id} ({stage.name})"
-        of_kind = (*diffusion_problems(stage), *_diffusion(stage, where)) if stage.kind == "diffusion" else ()
+        of_kind = diffusion_problems(stage) if stage.kind == "diffusion" else ()
         problems += (f"{where}: {problem}" for problem in (*_arguments(stage), *of_kind, *_devices(stage)))
 
 
@@ -113,23 +112,6 @@ def _arguments(stage: StageConfig) -> Iterator[str]:
     for name, other in _EXCLUDED:
         if given.get(name) and given.get(other):
             yield f"{_option(name)} and {_option(other)} exclude each other"
-
-
-def _diffusion(stage: StageConfig, where: str) -> Iterator[str]:
-    try:
-        options = read_options(stage)
-    except ValueError as error:
-        yield str(error).removeprefix(f"{where}: ")
-        return
-    if Path(stage.model).expanduser().is_file():
-        config = options.diffusers_load_kwargs.get("config")
-        if not isinstance(config, str):
-            yield (
-                f'{stage.model} is one file of weights; --diffusers-load-kwargs \'{{"config": "DIR"}}\' says where the '
-                "other parts of its pipeline are"
-            )
-        elif not Path(config).expanduser().is_dir():
-            yield f"--diffusers-load-kwargs: config is the directory of the pipeline; there is none at {config}"
 
 
 def _option(argument: str) -> str:

@@ -1,10 +1,12 @@
-"""Combinations of a diffusion stage's arguments that cannot work, as far as that can be judged without torch."""
+"""Arguments of a diffusion stage that cannot work, alone or together, as far as that can be judged without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from app.engines.diffusion.options import read_options
 from app.settings.schema import StageConfig
 
 _NEEDED = (
@@ -21,12 +23,17 @@ _EXCLUDED = (
     ("diffusion_quantization_config", "quantization", "both say how weights are quantized; name one"),
     ("diffusion_quantization_config", "quantization_config", "it is the older name of the same; name one"),
 )
+_QUANTIZATION = ("quantization", "quantization_config", "diffusion_quantization_config")
 _JUDGED_BY_BATCH = ("cache_dit", "first_block", "tea_cache", "sea_cache")
 """Caches that look at the whole batch to decide whether a step is skipped."""
 
 
 def diffusion_problems(stage: StageConfig) -> Iterator[str]:
-    """One sentence for each combination that cannot work, with what to do."""
+    """One sentence for each argument or combination that cannot work, with what to do."""
+    try:
+        read_options(stage)
+    except ValueError as error:
+        yield str(error).partition(": ")[2]  # without the stage, which everybody's problems begin with
     given = stage.engine_args
     for name, needed in _NEEDED:
         if given.get(name) is not None and not given.get(needed):
@@ -36,9 +43,23 @@ def diffusion_problems(stage: StageConfig) -> Iterator[str]:
             yield f"{_option(name)} and {_option(other)} exclude each other: {why}"
     if given.get("custom_pipeline_args") and given.get("diffusion_load_format") != "custom_pipeline":
         yield "--custom-pipeline-args needs --diffusion-load-format custom_pipeline"
+    if given.get("lora_backend") == "distill" and any(given.get(name) for name in _QUANTIZATION):
+        yield "--lora-backend distill cannot change quantized weights; use peft"
     yield from _attention(given)
     yield from _cache(given)
     yield from _offload(given)
+    if Path(stage.model).expanduser().is_file():
+        yield from _single_file(stage.model, _of(given, "diffusers_load_kwargs", "config"))
+
+
+def _single_file(model: str, config: Any) -> Iterator[str]:
+    if not isinstance(config, str):
+        yield (
+            f'{model} is one file of weights; --diffusers-load-kwargs \'{{"config": "DIR"}}\' says where the other '
+            "parts of its pipeline are"
+        )
+    elif not Path(config).expanduser().is_dir():
+        yield f"--diffusers-load-kwargs: config is the directory of the pipeline; there is none at {config}"
 
 
 def _attention(given: dict[str, Any]) -> Iterator[str]:
@@ -80,6 +101,12 @@ def _offload(given: dict[str, Any]) -> Iterator[str]:
         yield (
             "--step-execution needs the whole pipeline on the device: one request encodes while another denoises; "
             "use --enable-layerwise-offload"
+        )
+    backend = given.get("cache_backend") or "none"
+    if by_module and backend != "none":
+        yield (
+            f"--cache-backend {backend} does not outlast a part's move to host memory; use --enable-layerwise-offload, "
+            "which moves blocks"
         )
     offloads = by_module or given.get("enable_layerwise_offload") or given.get("diffusion_offload_config")
     if offloads and given.get("diffusion_compile_granularity") == "full" and not given.get("enforce_eager"):

@@ -49,6 +49,7 @@ def test_the_memory_of_a_diffusion_stage(tmp_path: Path, monkeypatch: pytest.Mon
     assert as_lines(diffusion_model(tmp_path / "m", dtype="bfloat16")) == [
         "stages:",
         "  request -> [0 diffusion: diffusion] -> video",
+        "  stage 0 (diffusion): WanPipeline, makes video",
         "memory:",
         "  stage 0 (diffusion): weights 3.0 MiB (1.6 million parameters): unet 2.0 MiB, vae 1.0 MiB",
     ]

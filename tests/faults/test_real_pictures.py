@@ -26,8 +26,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(model: Path) -> Iterator[Server]:
-    with start_server(line(model), ENV) as started:
+def master() -> tuple[str, ...]:
+    """The flags by which server and headless replicas find each other."""
+    return ("--omni-master-port", str(free_port()), "--omni-token", "t")
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, master: tuple[str, ...]) -> Iterator[Server]:
+    with start_server(line(model, *master), ENV) as started:
         started.wait_ready(LOAD_S)
         wait_serving(started)
         yield started
@@ -61,22 +67,17 @@ def test_bad_requests_fail_alone(server: Server) -> None:
     assert picture(draw(server, seed=1)) == right
 
 
-def test_a_headless_replica_joins(model: Path) -> None:
-    master = str(free_port())
-    joined = ("--omni-master-port", master, "--omni-token", "t")
-    with start_server(line(model, *joined, workers=1), ENV) as server:
-        server.wait_ready(LOAD_S)
-        right = picture(draw(server, seed=3))
-        headless = ("omni-app", "headless", str(model), "--dtype", "float32", "--stage-id", "0", *joined)
-        with start_server(headless, ENV) as elsewhere:
-            wait_for(lambda: replicas(server) == 2, LOAD_S, "the headless replica to join", 0.2, server=elsewhere)
-            with ThreadPoolExecutor(8) as threads:
-                drawn = set(threads.map(lambda _: picture(draw(server, seed=3)), range(8)))
-            assert drawn == {right}
-            assert elsewhere.stop() == 0, elsewhere.output()
-        wait_for(lambda: replicas(server) == 1, 20, "it to leave", server=server)
-        assert picture(draw(server, seed=3)) == right
-        assert server.stop() == 0
+def test_a_headless_replica_joins(server: Server, model: Path, master: tuple[str, ...]) -> None:
+    right = picture(draw(server, seed=3))
+    headless = ("omni-app", "headless", str(model), "--dtype", "float32", "--stage-id", "0", *master)
+    with start_server(headless, ENV) as elsewhere:
+        wait_for(lambda: replicas(server) == 2, LOAD_S, "the headless replica to join", 0.2, server=elsewhere)
+        with ThreadPoolExecutor(8) as threads:
+            drawn = set(threads.map(lambda _: picture(draw(server, seed=3)), range(8)))
+        assert drawn == {right}
+        assert elsewhere.stop() == 0, elsewhere.output()
+    wait_for(lambda: replicas(server) == 1, 20, "it to leave", server=server)
+    assert picture(draw(server, seed=3)) == right
 
 
 def replicas(server: Server) -> int:
