@@ -25,6 +25,10 @@ def problems(**arguments: Any) -> list[str]:
         ),
         ({"enable_cpu_offload": True, "enable_layerwise_offload": True}, "a part is moved whole or by layers"),
         ({"quantization": "int8", "diffusion_quantization_config": {"method": "fp8"}}, "name one"),
+        (
+            {"lora_backend": "distill", "lora_path": ["/a"], "quantization": "int8"},
+            "distill cannot change quantized weights; use peft",
+        ),
         ({"custom_pipeline_args": {"a": 1}}, "needs --diffusion-load-format custom_pipeline"),
         (
             {"diffusion_attention_backend": "native", "diffusion_attention_config": {"default": "flex"}},
@@ -37,6 +41,7 @@ def problems(**arguments: Any) -> list[str]:
         ({"cache_backend": "cache_dit", "max_num_seqs": 2}, "would depend on the other requests of a batch"),
         ({"cache_backend": "pab", "diffusion_compile_granularity": "regional"}, "regional works with cache_dit"),
         ({"cache_backend": "cache_dit", "diffusion_compile_granularity": "full"}, "regional works with cache_dit"),
+        ({"enable_cpu_offload": True, "cache_backend": "cache_dit"}, "use --enable-layerwise-offload, which moves"),
         ({"enable_cpu_offload": True, "step_execution": True}, "use --enable-layerwise-offload"),
         ({"diffusion_offload_config": {"mode": "module"}, "step_execution": True}, "use --enable-layerwise-offload"),
         ({"enable_layerwise_offload": True, "diffusion_compile_granularity": "full"}, "regional works with it"),
