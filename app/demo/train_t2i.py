@@ -5,7 +5,7 @@ step draws by chance follows from the seed and the number of the step, the learn
 that was stopped and goes on with `--resume` sees what an undisturbed one would have seen.
 
 DIR/training.pt is the state to resume from, DIR/pipeline the model so far (averaged weights in half precision). They
-are written every few minutes, when `--minutes` are over and at the end of each phase.
+are written every few minutes, at the end of each phase, and when the run stops: after `--minutes`, or on SIGTERM.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import signal
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -40,7 +41,7 @@ _LATENT_PULL = 1e-3
 _CAPTION_DROPOUT = 0.1
 _TIME_POWER = 0.6
 """Below 1: more of the noisy times, where the text decides what is drawn, than of those that only clean up."""
-_SAVE_EVERY_S = 300
+_SAVE_EVERY_CPU_S = 180
 _SAY_EVERY = 100
 
 _Movable = TypeVar("_Movable", torch.nn.Module, torch.Tensor)
@@ -72,7 +73,6 @@ class Trainer:
         self.over = over
         self.cpu_s = 0.0
         self._cpu_mark = time.process_time()
-        self._saved_at = time.monotonic()
         torch.manual_seed(plan.seed)
         self.tokenizer: CLIPTokenizer = blueprint.tokenizer()
         self.scheduler = blueprint.scheduler()
@@ -126,7 +126,6 @@ class Trainer:
         part.rename(self.out / "training.pt")
         self.pipeline().save_pretrained(self.out / "pipeline")
         (self.out / "pipeline" / "README.md").write_text(self._card())
-        self._saved_at = time.monotonic()
 
     def pipeline(self) -> StableDiffusionPipeline:
         """The model so far, in half precision."""
@@ -154,7 +153,7 @@ class Trainer:
                 log.info(
                     "%s: step %d of %d, loss %.4f, %.2f steps/s", phase.name, phase.step, phase.steps, phase.loss, speed
                 )
-            if phase.done or time.monotonic() - self._saved_at > _SAVE_EVERY_S:
+            if phase.done or time.process_time() - self._cpu_mark > _SAVE_EVERY_CPU_S:
                 self.save()
 
     def _autoencoder_loss(self, step: int) -> torch.Tensor:
@@ -265,8 +264,10 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(arguments.threads)
     deadline = time.monotonic() + arguments.minutes * 60
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: ended.append(number))
     plan = Plan(**{name: getattr(arguments, name) for name in Plan.__struct_fields__})
-    trainer = Trainer(plan, arguments.out, over=lambda: time.monotonic() > deadline)
+    trainer = Trainer(plan, arguments.out, over=lambda: bool(ended) or time.monotonic() > deadline)
     if arguments.resume:
         trainer.resume()
     try:
