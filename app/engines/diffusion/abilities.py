@@ -88,12 +88,12 @@ def abilities(cls: type) -> Abilities:
     named = {image, mask, "video", "prompt", *parameters}
     lacking = [name for name, p in call.items() if p.default is inspect.Parameter.empty and name not in named]
     two_images = image not in ("", "control_image") and "control_image" in call
-    useless = lacking or two_images or cls.__name__ in oddities.NOT_SERVED
+    tasks = oddities.TASKS.get(cls.__name__) or _tasks(output, call, image, mask, required)
+    if lacking or two_images or cls.__name__ in oddities.NOT_SERVED:
+        tasks = frozenset()
     return Abilities(
         class_name=cls.__name__,
-        tasks=frozenset()
-        if useless
-        else oddities.TASKS.get(cls.__name__) or _tasks(output, call, image, mask, required),
+        tasks=tasks,
         output=output,
         output_field=field,
         parameters=parameters,
