@@ -14,7 +14,7 @@ from tests.faults.matrix import listeners, wait_serving
 from tests.faults.pictures import BAD, SEEDS, album, draw, line, picture
 from tests.servers import Server, free_port, start_server, wait_for
 
-LOAD_S = 120
+LOAD_S = 240
 ENV = {"OMP_NUM_THREADS": "1"}
 ROUNDS = 30
 """bench/soak_rows.py plays 200."""
