@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Hashable, Iterable
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from app.cluster.messages import Failed
 from app.engines.base import EngineError
 from app.engines.diffusion.call import Call
+from app.engines.diffusion.lora import Adapters
+from app.engines.diffusion.loraweights import Blend
 from app.engines.diffusion.pixels import Pixels
+
+Item = TypeVar("Item")
 
 
 class Drawn(msgspec.Struct, frozen=True):
@@ -75,7 +79,7 @@ class RowQueue:
                 for row in rows:
                     key = row.call.key if row.call.key is not None else row
                     self._groups.setdefault(key, deque()).append(row)
-                self._changed.notify()
+                self._changed.notify_all()
                 return
         _fail(rows)
 
@@ -100,7 +104,7 @@ class RowQueue:
             most = 1 if isinstance(key, Row) else self._most
             due = group[0].arrived + self._max_wait_s - now
             if len(group) >= most or due <= 0:
-                rows = [group.popleft() for _ in range(min(most, len(group)))]
+                rows = take_together(group, most, lambda row: row.call.blend)
                 self._groups.move_to_end(key)
                 return rows, None
             pause = due if pause is None else min(pause, due)
@@ -114,6 +118,23 @@ class RowQueue:
             self._groups.clear()
             self._changed.notify_all()
         _fail(rows)
+
+
+def take_together(waiting: deque[Item], most: int, blend_of: Callable[[Item], Blend]) -> list[Item]:
+    """Take the first item, and up to `most` in all whose LoRA adapters can act side by side, out of `waiting`."""
+    taken: list[Item] = []
+    left: list[Item] = []
+    blends: set[Blend] = set()
+    for item in waiting:
+        with_it = blends | {blend_of(item)}
+        if len(taken) < most and (len(with_it) == 1 or Adapters.mixable(list(with_it))):
+            taken.append(item)
+            blends = with_it
+        else:
+            left.append(item)
+    waiting.clear()
+    waiting.extend(left)
+    return taken
 
 
 def _fail(rows: Iterable[Row]) -> None:

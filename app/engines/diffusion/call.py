@@ -12,8 +12,9 @@ from PIL import Image
 from app.cluster.messages import Failed
 from app.engines.base import EngineError
 from app.engines.diffusion.inputs import Inputs
-from app.engines.diffusion.offer import EDITS, INPAINT, TEXT, VARIATIONS, Mode, Offer, listed
-from app.protocol.pictures import LoraChoice, PictureTask
+from app.engines.diffusion.loraweights import Blend
+from app.engines.diffusion.offer import EDITS, INPAINT, TEXT, VARIATIONS, Mode, Offer, listed, misfit
+from app.protocol.pictures import PictureTask
 
 _FIELDS = ("num_inference_steps", "guidance_scale", "true_cfg_scale", "guidance_scale_2", "strength", "layers")
 """Fields of a task that are arguments of a pipeline's call by the same name."""
@@ -38,7 +39,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     steps: int
     shift: float | None
     boundary_ratio: float | None
-    lora: tuple[LoraChoice, ...]
+    blend: Blend
     previews: int
     key: Hashable
 
@@ -77,17 +78,14 @@ def choose(task: PictureTask, kind: str, offer: Offer) -> Mode:
     return found
 
 
-def plan(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer) -> Call:
-    """The call that answers the task.
+def plan(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer, blend: Blend = ()) -> Call:
+    """The call that answers the task, with the LoRA adapters of `blend`.
 
     Raises:
         EngineError: 400; `param` is the field, and the message says what is possible.
     """
-    values = offer.defaults
     arguments = mode.arguments | _arguments(task, mode, offer)
-    extra = task.extra
-    negative = task.negative_prompt if task.negative_prompt is not None else values.get("negative_prompt")
-    negative = _negative(task, negative, mode, arguments)
+    negative = _negative(task, mode, offer, arguments)
     _check_prompt(task, mode)
     _check_steps(arguments, offer)
     if task.previews and not offer.previews:
@@ -97,11 +95,11 @@ def plan(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer) -> Call:
     width, height = _size(task, mode, inputs, offer)
     if width and {"width", "height"} <= mode.signature:
         arguments |= {"width": width, "height": height}
+        if "max_area" in mode.signature:  # it would choose another size of that area
+            arguments.setdefault("max_area", width * height)
     elif width:
         inputs = _resized(inputs, width, height)
-    shift = _number("flow_shift", extra, task.flow_shift, values, bool(offer.shift), mode)
-    boundary = _number("boundary_ratio", extra, None, values, offer.boundary, mode)
-    seed = task.seed if task.seed is not None else values.get("seed")
+    seed = task.seed if task.seed is not None else offer.defaults.seed
     call = Call(
         mode=mode,
         prompt=task.prompt,
@@ -113,9 +111,9 @@ def plan(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer) -> Call:
         width=width or offer.sizes.width,
         height=height or offer.sizes.height,
         steps=arguments.get("num_inference_steps") or mode.parameters.get("num_inference_steps") or 0,
-        shift=shift,
-        boundary_ratio=boundary,
-        lora=tuple(task.lora),
+        shift=_shift(task, mode, offer),
+        boundary_ratio=_boundary(task, mode, offer),
+        blend=blend,
         previews=task.previews,
         key=None,
     )
@@ -126,7 +124,7 @@ def _key(call: Call) -> Hashable:
     """What must be equal for two calls to be one."""
     if call.inputs.images or not call.mode.abilities.batches_prompts:
         return None
-    shared = (call.arguments, call.lora, call.shift, call.boundary_ratio, call.negative_prompt is None)
+    shared = (call.arguments, call.shift, call.boundary_ratio, call.negative_prompt is None)
     return call.mode.cls.__name__, msgspec.json.encode(shared, order="deterministic")
 
 
@@ -146,7 +144,9 @@ def _arguments(task: PictureTask, mode: Mode, offer: Offer) -> dict[str, Any]:
             _unknown(name, param, mode, offer)
         if name in given:
             refuse(f"{name} is given twice", param)
-        given[name] = _checked(name, value, mode.parameters[name], param)
+        if kind := misfit(value, mode.parameters[name]):
+            refuse(f"{name} is {kind}, not {str(value)[:80]!r}", param)
+        given[name] = value
     if not 0 <= (strength := given.get("strength", 0)) <= 1:
         refuse(f"strength is between 0 (the input as it is) and 1 (all new), not {strength}", "strength")
     return given
@@ -157,43 +157,28 @@ def _unknown(name: str, param: str, mode: Mode, offer: Offer) -> NoReturn:
     refuse(f"{mode.cls.__name__} takes no {name}; it takes {listed(takes)}", param)
 
 
-def _checked(name: str, value: Any, default: Any, param: str) -> Any:
-    """`value` if it is of the default's kind; where there is no default, numbers, words, truth and lists of them."""
-    match default:
-        case bool():
-            good, kind = isinstance(value, bool), "true or false"
-        case int():
-            good, kind = isinstance(value, int) and not isinstance(value, bool), "an integer"
-        case float():
-            good, kind = isinstance(value, int | float) and not isinstance(value, bool), "a number"
-        case str():
-            good, kind = isinstance(value, str), "a string"
-        case list() | tuple():
-            good, kind = isinstance(value, list) and all(_is_plain(part) for part in value), "a list"
-        case _:
-            parts = value if isinstance(value, list) else [value]
-            good, kind = all(_is_plain(part) for part in parts), "a number, a string, true, false, or a list of them"
-    if not good:
-        refuse(f"{name} is {kind}, not {str(value)[:80]!r}", param)
-    return value
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
-
-
-def _number(
-    name: str, extra: dict[str, Any], field: float | None, defaults: dict[str, Any], there: bool, mode: Mode
-) -> float | None:
-    """A value that is no argument of the call: of the request, else the server's; None: the pipeline's own."""
-    value = field if field is not None else extra.get(name)
+def _shift(task: PictureTask, mode: Mode, offer: Offer) -> float | None:
+    """The shift of the noise schedule; None: as it was loaded."""
+    param = "flow_shift" if task.flow_shift is not None else "extra_params.flow_shift"
+    value = task.flow_shift if task.flow_shift is not None else task.extra.get("flow_shift")
     if value is None:
-        return defaults.get(name)
-    param = name if field is not None else f"extra_params.{name}"
-    if not there:
-        refuse(f"{mode.cls.__name__} has no {name} here", param)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        refuse(f"{name} is a number above 0, not {value!r}", param)
+        return offer.defaults.flow_shift
+    if not offer.shift:
+        refuse(f"the noise schedule of {mode.cls.__name__} has no flow_shift to choose here", param)
+    if misfit(value, 1.0) or value <= 0:
+        refuse(f"flow_shift is a number above 0, not {value!r}", param)
+    return float(value)
+
+
+def _boundary(task: PictureTask, mode: Mode, offer: Offer) -> float | None:
+    """Where the second denoiser takes over; None: as it was loaded."""
+    value, param = task.extra.get("boundary_ratio"), "extra_params.boundary_ratio"
+    if value is None:
+        return offer.defaults.boundary_ratio
+    if not offer.boundary:
+        refuse(f"{mode.cls.__name__} has no boundary_ratio here", param)
+    if misfit(value, 1.0) or not 0 <= value <= 1:
+        refuse(f"boundary_ratio is between 0 and 1, not {value!r}", param)
     return float(value)
 
 
@@ -208,9 +193,10 @@ def _check_steps(arguments: dict[str, Any], offer: Offer) -> None:
         refuse(f"num_inference_steps is between 1 and {offer.max_steps}, not {steps}", "num_inference_steps")
 
 
-def _negative(task: PictureTask, negative: str | None, mode: Mode, arguments: dict[str, Any]) -> str | None:
+def _negative(task: PictureTask, mode: Mode, offer: Offer, arguments: dict[str, Any]) -> str | None:
     """The negative prompt, if it has an effect; the request's own is refused where it has none."""
     asked = task.negative_prompt is not None
+    negative = task.negative_prompt if asked else offer.defaults.negative_prompt
     if "negative_prompt" not in mode.signature:
         if asked:
             refuse(f"{mode.cls.__name__} takes no negative prompt", "negative_prompt")
@@ -238,7 +224,7 @@ def _size(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer) -> tuple[
     if not width and not height:
         if inputs.images:
             return _fitting(inputs.images[0].size, offer)
-        width, height = offer.defaults.get("width", 0), offer.defaults.get("height", 0)
+        width, height = offer.defaults.width, offer.defaults.height
         if not width and not height:
             return 0, 0
     width, height = width or offer.sizes.width, height or offer.sizes.height

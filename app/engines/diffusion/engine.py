@@ -53,7 +53,7 @@ class DiffusionEngine:
         offer = service.offer
         takes_images = any(mode.abilities.takes_image for mode in offer.modes.values())
         return Capabilities(
-            tasks=offer.kinds(),
+            tasks=[*offer.kinds(), *(["adapters"] if service.adapters.possible else [])],
             input_modalities=["text", "image"] if takes_images else ["text"],
             output_modalities=["image"],
             slots=self._options.max_num_seqs,
@@ -69,12 +69,12 @@ class DiffusionEngine:
         await self._up().answer(request)
 
     async def call(self, method: str, arguments: bytes) -> bytes:
-        """No method yet.
+        """Answer a method of app.engines.diffusion.service.
 
         Raises:
-            EngineError: 404.
+            EngineError: unknown method or bad arguments.
         """
-        raise EngineError(Failed(404, f"this engine has no {method}", "not_found_error"))
+        return await self._up().call(method, arguments)
 
     def _up(self) -> Service:
         if self._service is None:
@@ -107,7 +107,9 @@ def _load(stage: StageConfig, options: DiffusionOptions, fetcher: MediaFetcher) 
     from app.engines.diffusion.batching import RowQueue
     from app.engines.diffusion.caches import request_caches
     from app.engines.diffusion.loading import load
+    from app.engines.diffusion.lora import Adapters
     from app.engines.diffusion.offer import survey
+    from app.engines.diffusion.profiler import Profiler
     from app.engines.diffusion.run import Runner
     from app.engines.diffusion.service import Service
     from app.engines.diffusion.stepping import Stepper
@@ -117,8 +119,12 @@ def _load(stage: StageConfig, options: DiffusionOptions, fetcher: MediaFetcher) 
     for line in tune(pipe, options):
         logger.info("%s", line)
     offer = survey(pipe, options)
+    adapters = Adapters(pipe, options)
+    profiler = Profiler(pipe) if options.enable_diffusion_pipeline_profiler else None
     if options.step_execution:
-        stepper = Stepper(pipe, offer, options.max_num_seqs)
-        return Service(offer, Runner(pipe, offer, stepper), RowQueue(1), fetcher)
+        stepper = Stepper(pipe, offer, adapters, options.max_num_seqs, profiler=profiler)
+        runner = Runner(pipe, offer, adapters, stepper=stepper, profiler=profiler)
+        return Service(offer, runner, RowQueue(1), adapters, fetcher)
     queue = RowQueue(options.max_num_seqs, options.request_batch_max_wait_ms / 1000)
-    return Service(offer, Runner(pipe, offer, cache=request_caches(pipe, options)), queue, fetcher)
+    runner = Runner(pipe, offer, adapters, cache=request_caches(pipe, options), profiler=profiler)
+    return Service(offer, runner, queue, adapters, fetcher)

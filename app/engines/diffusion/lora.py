@@ -67,6 +67,11 @@ class Adapters:
 
     # ------------------------------------------------------------------------------------------------ requests
 
+    @property
+    def possible(self) -> bool:
+        """Whether the pipeline takes adapters at all."""
+        return self._possible
+
     def names(self) -> list[str]:
         """The names by which requests can choose an adapter."""
         return sorted(self._files)

@@ -20,8 +20,6 @@ EDITS = ("edit", "image-to-image")
 VARIATIONS = ("variation", "image-to-image")
 INPAINT = "inpaint"
 
-SEPARATE = frozenset({"seed", "width", "height", "negative_prompt", "flow_shift", "boundary_ratio"})
-"""Defaults that can be configured beside the arguments of the pipeline's call."""
 _OURS = frozenset(
     {
         "prompt",
@@ -36,6 +34,23 @@ _OURS = frozenset(
     }
 )
 """Arguments that the engine sets itself, for each row of a batch."""
+
+
+class Defaults(msgspec.Struct, frozen=True):
+    """What can be configured for requests beside the arguments that a pipeline's call takes by itself.
+
+    `width` and `height` in pixels, 0: the pipeline's own.
+    """
+
+    seed: int | None = None
+    width: int = 0
+    height: int = 0
+    negative_prompt: str | None = None
+    flow_shift: float | None = None
+    boundary_ratio: float | None = None
+
+
+_SEPARATE = frozenset(Defaults.__struct_fields__)
 
 
 class Mode(msgspec.Struct, frozen=True):
@@ -56,15 +71,15 @@ class Mode(msgspec.Struct, frozen=True):
 class Offer(msgspec.Struct, frozen=True):
     """Everything that a request is measured by.
 
-    `defaults` are those of SEPARATE that were configured. `max_pixels`: of a picture. `shift`: the scheduler's argument
-    for the flow shift, "" if it has none.
+    `max_pixels`: of a picture. `shift`: the scheduler's argument for the flow shift, "" if it has none. `boundary`:
+    there are two denoisers, and a point where they change.
     """
 
     class_name: str
     modes: dict[str, Mode]
     sizes: Sizes
     max_pixels: int
-    defaults: dict[str, Any]
+    defaults: Defaults
     shift: str
     boundary: bool
     previews: bool
@@ -80,10 +95,11 @@ class Offer(msgspec.Struct, frozen=True):
         """What /v1/models tells of it: a JSON object."""
         mode = next(iter(self.modes.values()))
         sizes = {name: getattr(self.sizes, name) for name in ("multiple", "width", "height")}
+        configured = {name: value for name, value in msgspec.structs.asdict(self.defaults).items() if value}
         card = {
             "class": self.class_name,
             "tasks": sorted(self.modes),
-            "parameters": mode.parameters | self.defaults,
+            "parameters": mode.parameters | configured,
             "sizes": sizes | {"max_pixels": self.max_pixels},
             "formats": list(get_args(PictureFormat)),
             "partial_images": self.previews,
@@ -95,46 +111,56 @@ def survey(pipe: Any, options: DiffusionOptions) -> Offer:
     """What `pipe` and the siblings on its components offer under the stage's options.
 
     Raises:
-        ValueError: it makes no pictures, or a configured default is no argument of it.
+        ValueError: it makes no pictures, or a configured default is no argument of it, or a wrong one.
     """
     own = abilities(type(pipe))
     if own.output not in ("images", "frames"):
         raise ValueError(f"{own.class_name} makes {own.output}; this engine serves pipelines that make pictures")
     configured = options.diffusers_call_kwargs | options.default_sampling_params
-    _check_defaults(configured, type(pipe), own)
+    defaults = _defaults(configured, type(pipe), own)
     classes = dict.fromkeys(sorted(own.tasks), type(pipe)) | {
         task: cls for task, cls in siblings(pipe).items() if task not in own.tasks
     }
     scheduler = getattr(pipe, "scheduler", None)
-    return Offer(
+    offer = Offer(
         class_name=own.class_name,
         modes={task: _mode(pipe, task, cls, configured) for task, cls in classes.items()},
-        sizes=_sizes(pipe, configured),
+        sizes=_sizes(pipe, defaults),
         max_pixels=options.max_generated_image_size,
-        defaults={name: value for name, value in configured.items() if name in SEPARATE},
+        defaults=defaults,
         shift=shift_argument(scheduler) if scheduler is not None else "",
         boundary=getattr(pipe, "transformer_2", None) is not None and "boundary_ratio" in pipe.config,
         previews=previews.possible(pipe),
         transparency=_is_transparent(pipe),
         max_steps=_max_steps(scheduler),
     )
+    if defaults.flow_shift is not None and not offer.shift:
+        raise ValueError(f"flow_shift among the sampling defaults: {own.class_name} has none here; remove it")
+    if defaults.boundary_ratio is not None and not offer.boundary:
+        raise ValueError(f"boundary_ratio among the sampling defaults: {own.class_name} has none; remove it")
+    return offer
 
 
-def _check_defaults(configured: dict[str, Any], cls: type, own: Abilities) -> None:
+def _defaults(configured: dict[str, Any], cls: type, own: Abilities) -> Defaults:
     taken = set(inspect.signature(cls.__call__).parameters) - _OURS - {own.image_parameter, own.mask_parameter}
-    known = taken | SEPARATE
-    for name in configured:
-        if name not in known:
+    for name, value in configured.items():
+        if name not in taken | _SEPARATE:
             raise ValueError(
                 f"{name!r} among the sampling defaults is no argument of {cls.__name__}; "
                 f"it takes {listed(own.parameters)}"
             )
+        if name in own.parameters and name not in _SEPARATE and (kind := misfit(value, own.parameters[name])):
+            raise ValueError(f"{name} among the sampling defaults is {kind}, not {value!r}")
+    try:
+        return msgspec.convert({name: value for name, value in configured.items() if name in _SEPARATE}, Defaults)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the sampling defaults: {error}") from None
 
 
 def _mode(pipe: Any, task: str, cls: type, configured: dict[str, Any]) -> Mode:
     what = abilities(cls)
     signature = frozenset(inspect.signature(cls.__call__).parameters)
-    arguments = {name: value for name, value in configured.items() if name in signature and name not in SEPARATE}
+    arguments = {name: value for name, value in configured.items() if name in signature and name not in _SEPARATE}
     parameters = {name: value for name, value in what.parameters.items() if name not in ("width", "height")}
     if _ignores_guidance(pipe, parameters):
         del parameters["guidance_scale"]
@@ -151,10 +177,9 @@ def _ignores_guidance(pipe: Any, parameters: dict[str, Any]) -> bool:
     return {"guidance_scale", "true_cfg_scale"} <= parameters.keys() and not getattr(config, "guidance_embeds", True)
 
 
-def _sizes(pipe: Any, configured: dict[str, Any]) -> Sizes:
+def _sizes(pipe: Any, defaults: Defaults) -> Sizes:
     own = sizes(pipe)
-    width, height = configured.get("width", own.width), configured.get("height", own.height)
-    return msgspec.structs.replace(own, width=width, height=height)
+    return msgspec.structs.replace(own, width=defaults.width or own.width, height=defaults.height or own.height)
 
 
 def _max_steps(scheduler: Any) -> int:
@@ -166,6 +191,32 @@ def _max_steps(scheduler: Any) -> int:
 def _is_transparent(pipe: Any) -> bool:
     config = getattr(getattr(pipe, "vae", None), "config", {})
     return 4 in (config.get("out_channels"), config.get("input_channels"))
+
+
+def misfit(value: Any, default: Any) -> str:
+    """What kind of value an argument with this default takes, if `value` is of another; "" if it is good.
+
+    Where there is no default, it takes numbers, words, truth and lists of them.
+    """
+    match default:
+        case bool():
+            good, kind = isinstance(value, bool), "true or false"
+        case int():
+            good, kind = isinstance(value, int) and not isinstance(value, bool), "an integer"
+        case float():
+            good, kind = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+        case str():
+            good, kind = isinstance(value, str), "a string"
+        case list() | tuple():
+            good, kind = isinstance(value, list) and all(_is_plain(part) for part in value), "a list"
+        case _:
+            parts = value if isinstance(value, list) else [value]
+            good, kind = all(_is_plain(part) for part in parts), "a number, a string, true, false, or a list of them"
+    return "" if good else kind
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def listed(names: Iterable[str]) -> str:

@@ -15,7 +15,9 @@ from app.engines.diffusion.batching import Drawn, Row, RowQueue
 from app.engines.diffusion.caches import Cache
 from app.engines.diffusion.call import Call
 from app.engines.diffusion.failures import AbandonedError, explain, is_out_of_memory, release_memory
+from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import Offer
+from app.engines.diffusion.profiler import Profiler
 from app.engines.diffusion.siblings import shell
 from app.engines.diffusion.stepping import Stepper
 from app.engines.diffusion.watch import Watch
@@ -24,11 +26,22 @@ from app.engines.diffusion.watch import Watch
 class Runner:
     """The loaded pipeline. `steps` counts signs of life, calls of its modules and finished steps, about right."""
 
-    def __init__(self, pipe: Any, offer: Offer, stepper: Stepper | None = None, cache: Cache | None = None) -> None:
+    def __init__(
+        self,
+        pipe: Any,
+        offer: Offer,
+        adapters: Adapters,
+        *,
+        stepper: Stepper | None = None,
+        cache: Cache | None = None,
+        profiler: Profiler | None = None,
+    ) -> None:
         """With a `stepper`, several threads may serve and draw at the same time; there is no `cache` then."""
         self._pipe = pipe
+        self._adapters = adapters
         self._stepper = stepper
         self._cache = cache
+        self._profiler = profiler
         self._offer = offer
         self._modules = [
             module
@@ -91,20 +104,27 @@ class Runner:
         pipe.progress_bar = watch.progress_bar
         with self._text_lock:
             tokens = [_count_tokens(pipe, row.call.prompt) for row in rows]
-        with self._watched(pipe, call, watch) if self._stepper is None else self._stepper.seated(pipe, watch):
+        with ExitStack() as stack:
+            if self._stepper is not None:
+                stack.enter_context(self._stepper.seated(pipe, call, watch))
+            else:
+                stack.enter_context(self._watched(pipe, rows, watch))
+            if self._profiler is not None:
+                stack.enter_context(self._profiler.measured(pipe))
             output = pipe(**_arguments(pipe, rows, watch))
         images = pixels.pictures(output[call.mode.abilities.output_field or 0])
         return [Drawn(pictures, count) for pictures, count in zip(images, tokens, strict=True)]
 
     @contextmanager
-    def _watched(self, pipe: Any, call: Call, watch: Watch) -> Iterator[None]:
+    def _watched(self, pipe: Any, rows: list[Row], watch: Watch) -> Iterator[None]:
         with ExitStack() as stack:
+            stack.enter_context(self._adapters.active([row.call.blend for row in rows]))
             # Where parts are offloaded this also brings them home, as a pipeline that is left midway does not.
             stack.callback(self._pipe.maybe_free_model_hooks)
             for module in self._modules:
                 stack.callback(module.register_forward_pre_hook(watch.check).remove)
             if self._cache is not None:
-                stack.enter_context(self._cache.during(pipe, call.steps))
+                stack.enter_context(self._cache.during(pipe, rows[0].call.steps))
             yield
 
 

@@ -9,26 +9,32 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 
-from app.cluster.messages import Accepted, Done, Failed, Load, Picture, Progress, Usage
+from app.cluster.messages import Accepted, Adapter, Done, Failed, Load, Picture, Progress, Usage
 from app.engines.base import EngineError, Request
 from app.engines.diffusion.batching import Drawn, Row, RowQueue
 from app.engines.diffusion.call import Call, choose, plan, refuse
-from app.engines.diffusion.inputs import load_inputs
+from app.engines.diffusion.inputs import Inputs, load_inputs
+from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import Offer
 from app.engines.diffusion.pixels import Pixels
 from app.engines.diffusion.run import Runner
 from app.media.encode import encode_picture
 from app.media.fetch import MediaFetcher
-from app.protocol.pictures import PictureTask, decode_task
+from app.protocol.pictures import LoraChoice, PictureTask, decode_task
 
+_decode_adapter = msgspec.json.Decoder(Adapter).decode
+_decode_adapters = msgspec.json.Decoder(list[Adapter]).decode
 _ENCODERS = min(4, os.cpu_count() or 1)
 
 
 class Service:
     """Takes tasks on the event loop and hands their rows to the engine's threads."""
 
-    def __init__(self, offer: Offer, runner: Runner, queue: RowQueue, fetcher: MediaFetcher) -> None:
+    def __init__(
+        self, offer: Offer, runner: Runner, queue: RowQueue, adapters: Adapters, fetcher: MediaFetcher
+    ) -> None:
         self.offer = offer
+        self.adapters = adapters
         self.runner = runner
         self.queue = queue
         self._fetcher = fetcher
@@ -45,9 +51,9 @@ class Service:
             task = decode_task(request.body)
         except msgspec.DecodeError as error:
             refuse(f"the task is malformed: {error}", None)
-        mode = choose(task, request.kind, self.offer)
-        inputs = await load_inputs(task, self._fetcher, alpha=self.offer.transparency)
-        call = await asyncio.to_thread(plan, task, mode, inputs, self.offer)  # it may have to resize the inputs
+        if not task.lora and request.model in self.adapters.names():
+            task.lora = [LoraChoice(name=request.model)]
+        call = await self._plan(task, request.kind)
         request.emit(Accepted())
         answer = Answer(request, task, call, self.offer, self._encoders)
         self._answers.add(answer)
@@ -57,6 +63,34 @@ class Service:
         finally:
             answer.abandon()
             self._answers.discard(answer)
+
+    async def _plan(self, task: PictureTask, kind: str) -> Call:
+        """Off the event loop where it is more than arithmetic: files of adapters are looked for, inputs resized."""
+        mode = choose(task, kind, self.offer)
+        if not task.images and not any(choice.path for choice in task.lora):
+            return plan(task, mode, Inputs(), self.offer, self.adapters.resolve(task.lora))
+        blend = await asyncio.to_thread(self.adapters.resolve, task.lora)
+        inputs = await load_inputs(task, self._fetcher, alpha=self.offer.transparency)
+        return await asyncio.to_thread(plan, task, mode, inputs, self.offer, blend)
+
+    async def call(self, method: str, arguments: bytes) -> bytes:
+        """Answer a method; the adapters' take Adapter objects as JSON and answer null.
+
+        Raises:
+            EngineError: 404, there is no such method; what the method raises.
+        """
+        match method:
+            case "load_adapter":
+                await asyncio.to_thread(self.adapters.load, _decode_adapter(arguments))
+            case "replace_adapter":
+                await asyncio.to_thread(self.adapters.load, _decode_adapter(arguments), replace=True)
+            case "unload_adapter":
+                await asyncio.to_thread(self.adapters.unload, _decode_adapter(arguments).name)
+            case "set_adapters" if self.adapters.possible:
+                await asyncio.to_thread(self.adapters.sync, _decode_adapters(arguments))
+            case _:
+                raise EngineError(Failed(404, f"this engine has no {method}", "not_found_error"))
+        return b"null"
 
     def load(self) -> Load:
         """Requests of which a row is or was being drawn, the other ones, and the signs of life so far."""
@@ -176,7 +210,7 @@ class Answer:
         self._request.emit(
             Picture(
                 index=encoded.index,
-                data=data,
+                data=memoryview(data),
                 format=self._task.format,
                 width=width,
                 height=height,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from app.engines.diffusion import previews
 from app.engines.diffusion.batching import Row
 from app.engines.diffusion.failures import AbandonedError
+
+logger = logging.getLogger("app.diffusion")
 
 
 class Watch:
@@ -24,6 +27,7 @@ class Watch:
         self._tick = tick
         self._steps = rows[0].call.steps
         self._in_loop = False
+        self._latents: torch.Tensor | None = None
         self.step = 0
         self.enter_loop = self.leave_loop = _nothing
 
@@ -74,9 +78,15 @@ class Watch:
             for position, row in enumerate(self._rows)
             if not row.cancelled and (number := previews.due(index + 1, self._steps, row.call.previews)) is not None
         }
+        before, self._latents = self._latents, tensors["latents"]
         if due:
             call = self._rows[0].call
-            pictures = previews.decode(pipe, tensors["latents"][list(due)], call.width, call.height)
+            try:
+                latents = previews.ahead(pipe.scheduler, index, before, self._latents)
+                pictures = previews.decode(pipe, latents[list(due)], call.width, call.height)
+            except (RuntimeError, ValueError) as error:  # also where memory is short: the picture itself may still fit
+                logger.warning("no preview of a %s call: %s", type(pipe).__name__, error)
+                return tensors
             for (position, number), picture in zip(due.items(), pictures, strict=True):
                 row = self._rows[position]
                 row.listener.previewed(row, number, picture)

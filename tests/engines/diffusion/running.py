@@ -8,6 +8,7 @@ from app.engines.base import EngineError
 from app.engines.diffusion.batching import Drawn, Row
 from app.engines.diffusion.call import Call, choose, plan
 from app.engines.diffusion.inputs import Inputs
+from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import Offer, survey
 from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.pixels import Pixels
@@ -56,6 +57,10 @@ def offer_of(pipe: Any, kind: str = "", **options: Any) -> Offer:
 
 def call_for(offer: Offer, asked: PictureTask, inputs: Inputs | None = None, kind: str = "image") -> Call:
     return plan(asked, choose(asked, kind, offer), inputs or Inputs(), offer)
+
+
+def runner_of(pipe: Any, offer: Offer) -> Runner:
+    return Runner(pipe, offer, Adapters(pipe, DiffusionOptions()))
 
 
 def draw(runner: Runner, *calls: Call, cancel_at: dict[int, int] | None = None) -> list[Recorder]:

@@ -11,6 +11,7 @@ import pytest
 
 from app.engines.diffusion.batching import Row, RowQueue
 from app.engines.diffusion.call import Call
+from app.engines.diffusion.loraweights import Part
 from tests.engines.diffusion.asking import Pipelines, task
 from tests.engines.diffusion.running import Recorder, call_for, offer_of
 
@@ -82,3 +83,19 @@ def test_a_closed_queue_fails_what_waits_and_what_comes(call: Call) -> None:
     assert isinstance(late.listener, Recorder)
     assert late.listener.error.failed.status == 503
     assert queue.take() is None
+
+
+def test_adapters_that_cannot_act_side_by_side_come_one_after_another(call: Call) -> None:
+    plain, weak, strong, other = (), (Part("a", 0.5),), (Part("a", 1.0),), (Part("b", 1.0),)
+    queue = RowQueue(most=8)
+    waiting = rows(call, "k", 1, 2, 3, 4, 5)
+    for row, blend in zip(waiting, (plain, weak, strong, other, weak), strict=True):
+        row.call = msgspec.structs.replace(row.call, blend=blend)
+    queue.put(waiting)
+    assert [seeds(queue.take()) for _ in range(2)] == [[1, 2, 4, 5], [3]]
+    pair = (Part("a", 1.0), Part("b", 0.3))
+    both = rows(call, "k", 6, 7, 8)
+    for row, blend in zip(both, (pair, pair, other), strict=True):
+        row.call = msgspec.structs.replace(row.call, blend=blend)
+    queue.put(both)
+    assert [seeds(queue.take()) for _ in range(2)] == [[6, 7], [8]]

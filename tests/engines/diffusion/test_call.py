@@ -11,7 +11,7 @@ from app.engines.base import EngineError
 from app.engines.diffusion.call import choose, plan
 from app.engines.diffusion.inputs import Inputs
 from app.engines.diffusion.offer import Offer
-from app.protocol.pictures import LoraChoice, PictureSource
+from app.protocol.pictures import PictureSource
 from tests.engines.diffusion.asking import OTHER, Pipelines, noise, task
 from tests.engines.diffusion.running import call_for, offer_of
 
@@ -31,6 +31,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("sd", {"strength": 0.5}, "strength", "StableDiffusionPipeline takes no strength"),
     ("sd", {"layers": 4}, "layers", "takes no layers"),
     ("sd", {"flow_shift": 3.0}, "flow_shift", "has no flow_shift"),
+    ("wan22", {"extra": {"boundary_ratio": 2}}, "extra_params.boundary_ratio", "between 0 and 1"),
+    ("wan", {"extra": {"flow_shift": "much"}}, "extra_params.flow_shift", "above 0"),
     ("sd", {"extra": {"boundary_ratio": 0.5}}, "extra_params.boundary_ratio", "has no boundary_ratio"),
     ("sd", {"extra": {"guidance": 1}}, "extra_params.guidance", "guidance_scale"),
     ("sd", {"extra": {"latents": [1]}}, "extra_params.latents", "takes no latents"),
@@ -124,6 +126,20 @@ def test_an_unknown_default_is_refused_at_the_start(tiny_pipeline: Pipelines) ->
         offer_of(tiny_pipeline("sd"), default_sampling_params={"output_type": "latent"})
 
 
+@pytest.mark.parametrize(
+    ("defaults", "said"),
+    [
+        ({"seed": "x"}, "seed"),
+        ({"guidance_scale": "much"}, "guidance_scale among the sampling defaults is a number"),
+        ({"flow_shift": 3.0}, "flow_shift"),
+        ({"boundary_ratio": 0.5}, "boundary_ratio"),
+    ],
+)
+def test_a_wrong_default_is_refused_at_the_start(defaults: dict[str, Any], said: str, tiny_pipeline: Pipelines) -> None:
+    with pytest.raises(ValueError, match=said):
+        offer_of(tiny_pipeline("sd"), default_sampling_params=defaults)
+
+
 def test_a_pipeline_that_makes_no_pictures_is_refused_at_the_start(tiny_pipeline: Pipelines) -> None:
     with pytest.raises(ValueError, match="StableAudioPipeline makes audios"):
         offer_of(tiny_pipeline("stableaudio"))
@@ -166,7 +182,6 @@ def key(offer: Offer, **fields: Any) -> Any:
         ({"width": 128}, False),
         ({"negative_prompt": "x"}, False),
         ({"extra": {"guidance_rescale": 0.5}}, False),
-        ({"lora": [LoraChoice(name="a")]}, False),
     ],
 )
 def test_what_can_be_computed_together(fields: dict[str, Any], equal: bool, offers: Any) -> None:

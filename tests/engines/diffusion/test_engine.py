@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import inspect
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,8 +19,9 @@ from PIL import Image, ImageOps
 from app.cluster import messages as m
 from app.engines.base import EngineError
 from app.engines.diffusion.engine import DiffusionEngine
-from app.protocol.pictures import PictureSource
+from app.protocol.pictures import LoraChoice, PictureSource
 from app.settings.schema import StageConfig
+from tests.engines.diffusion.adapters import write_adapter
 from tests.engines.diffusion.asking import (
     PROMPT,
     Asked,
@@ -244,3 +246,71 @@ async def test_it_answers_nothing_before_it_has_loaded(tiny_pipelines: Directori
         await ask(engine, task())
     assert (caught.value.failed.status, caught.value.failed.code) == (503, "loading")
     await engine.stop()
+
+
+@pytest.fixture
+def two_adapters(tiny_pipeline: Pipelines, tmp_path: Path) -> list[Path]:
+    pipe = tiny_pipeline("sd")
+    return [
+        write_adapter(pipe, tmp_path / f"{name}.safetensors", seed) for seed, name in enumerate(("first", "second"))
+    ]
+
+
+@pytest.mark.parametrize("steps", [{}, {"step_execution": True}])
+async def test_requests_side_by_side_have_their_own_adapters(
+    steps: dict[str, Any], tiny_pipelines: Directories, tiny_pipeline: Pipelines, two_adapters: list[Path]
+) -> None:
+    expected = [stock(tiny_pipeline("sd"), "sd")]
+    for adapter in two_adapters:
+        pipe = tiny_pipeline("sd")
+        pipe.load_lora_weights(str(adapter.parent), weight_name=adapter.name)
+        expected.append(stock(pipe, "sd"))
+    choices = [[], *([LoraChoice(path=str(adapter))] for adapter in two_adapters)]
+    directory = str(two_adapters[0].parent)
+    async with started(tiny_pipelines("sd"), max_num_seqs=3, lora_dir=[directory], **steps) as engine:
+        for _ in range(2):
+            answers = await asyncio.gather(*(ask(engine, task(lora=choice)) for choice in choices))
+            for asked, picture in zip(answers, expected, strict=True):
+                assert np.abs(asked.pictures[0].astype(int) - picture.astype(int)).max() <= 1
+
+
+async def test_adapters_come_and_go_by_name(
+    tiny_pipelines: Directories, tiny_pipeline: Pipelines, two_adapters: list[Path]
+) -> None:
+    first = msgspec.json.encode(m.Adapter(0, "first", str(two_adapters[0])))
+    async with started(tiny_pipelines("sd")) as engine:
+        await engine.call("load_adapter", first)
+        chosen = await ask(engine, task(lora=[LoraChoice(name="first")]))
+        request = Asked(task())
+        request.model = "first"
+        await engine.run(request)
+        await engine.call("unload_adapter", first)
+        with pytest.raises(EngineError) as caught:
+            await ask(engine, task(lora=[LoraChoice(name="first")]))
+        plain = await ask(engine, task())
+    assert caught.value.failed.status == 404
+    np.testing.assert_array_equal(chosen.pictures[0], request.pictures[0])
+    assert not np.array_equal(chosen.pictures[0], plain.pictures[0])
+    np.testing.assert_array_equal(plain.pictures[0], stock(tiny_pipeline("sd"), "sd"))
+
+
+@pytest.mark.parametrize("steps", [{}, {"step_execution": True}])
+async def test_the_profiler_tells_where_the_time_went(
+    steps: dict[str, Any], tiny_pipelines: Directories, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "app.diffusion"):
+        async with started(tiny_pipelines("sd"), enable_diffusion_pipeline_profiler=True, **steps) as engine:
+            await ask(engine, task())
+    for stage in ("encode_prompt", "denoise", "decode"):
+        assert f"{stage} " in caplog.messages[-1]
+
+
+async def test_a_cache_saves_work_for_every_request_alike(
+    tiny_pipelines: Directories, tiny_pipeline: Pipelines
+) -> None:
+    settings = {"cache_backend": "first_block", "cache_config": {"threshold": 10.0}}
+    async with started(tiny_pipelines("flux"), **settings) as engine:
+        first, second = [await ask(engine, task(num_inference_steps=6)) for _ in range(2)]
+    exact = stock(tiny_pipeline("flux"), "flux", num_inference_steps=6)
+    assert not np.array_equal(first.pictures[0], exact)
+    np.testing.assert_array_equal(first.pictures[0], second.pictures[0])

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from app.engines.diffusion.batching import Row
-from app.engines.diffusion.run import Runner
 from tests.engines.diffusion.asking import OTHER, PROMPT, Pipelines, stock, task
-from tests.engines.diffusion.running import Forwards, Recorder, call_for, draw, offer_of
+from tests.engines.diffusion.running import Forwards, Recorder, call_for, draw, offer_of, runner_of
 from tests.engines.diffusion.test_engine import KINDS
 
 
@@ -31,7 +30,7 @@ def test_a_batch_draws_what_each_would_alone(kind: str, tiny_pipeline: Pipelines
     ]
     assert len({call.key for call in calls}) == 1
     forwards = Forwards(pipe, "unet" if "unet" in pipe.components else "transformer")
-    together = draw(Runner(pipe, offer), *calls)
+    together = draw(runner_of(pipe, offer), *calls)
     assert next(iter(forwards.counts.values())) in (3, 6)
     for call, recorder in zip(calls, together, strict=True):
         alone = stock(pipe, kind, call.seed, prompt=call.prompt, **KINDS[kind], **frames)
@@ -45,7 +44,7 @@ def test_an_abandoned_call_leaves_nothing_behind(kind: str, tiny_pipeline: Pipel
     denoiser = "unet" if kind == "sd" else "transformer"
     frames = {"num_frames": 1} if kind == "wan" else {}
     expected = stock(pipe, kind, **frames)
-    runner = Runner(pipe, offer)
+    runner = runner_of(pipe, offer)
     forwards = Forwards(pipe, denoiser)
     (left,) = draw(runner, call_for(offer, task(num_inference_steps=9, seed=1)), cancel_at={0: 2})
     assert left.outcome is None
@@ -57,7 +56,7 @@ def test_an_abandoned_call_leaves_nothing_behind(kind: str, tiny_pipeline: Pipel
 def test_what_was_cancelled_while_it_waited_is_never_begun(tiny_pipeline: Pipelines) -> None:
     pipe = tiny_pipeline("sd")
     offer = offer_of(pipe)
-    runner = Runner(pipe, offer)
+    runner = runner_of(pipe, offer)
     forwards = Forwards(pipe, "unet", "text_encoder")
     recorder = Recorder()
     row = Row(call_for(offer, task()), 0, recorder)
@@ -75,7 +74,7 @@ def test_a_member_that_leaves_does_not_stop_the_others(tiny_pipeline: Pipelines)
     pipe = tiny_pipeline("sd")
     offer = offer_of(pipe)
     calls = [call_for(offer, task(seed=seed)) for seed in (1, 2)]
-    left, stayed = draw(Runner(pipe, offer), *calls, cancel_at={0: 1})
+    left, stayed = draw(runner_of(pipe, offer), *calls, cancel_at={0: 1})
     assert left.outcome is None
     assert_close(stayed.picture, stock(pipe, "sd", 2))
 
@@ -85,7 +84,7 @@ def test_a_call_stops_when_all_its_members_have_left(tiny_pipeline: Pipelines) -
     offer = offer_of(pipe)
     calls = [call_for(offer, task(seed=seed, num_inference_steps=9)) for seed in (1, 2)]
     forwards = Forwards(pipe, "unet")
-    recorders = draw(Runner(pipe, offer), *calls, cancel_at={0: 1, 1: 4})
+    recorders = draw(runner_of(pipe, offer), *calls, cancel_at={0: 1, 1: 4})
     assert [recorder.outcome for recorder in recorders] == [None, None]
     assert forwards.counts["unet"] == 4
 
@@ -102,7 +101,7 @@ def test_one_bad_request_among_eight_fails_alone(tiny_pipeline: Pipelines, monke
 
     monkeypatch.setattr(type(pipe), "encode_prompt", choosy)
     calls = [call_for(offer, task(seed=seed, prompt="poison" if seed == 5 else PROMPT)) for seed in range(8)]
-    recorders = draw(Runner(pipe, offer), *calls)
+    recorders = draw(runner_of(pipe, offer), *calls)
     bad = recorders.pop(5)
     assert bad.error.failed.status == 500
     assert "RuntimeError" in bad.error.failed.message
@@ -113,7 +112,7 @@ def test_one_bad_request_among_eight_fails_alone(tiny_pipeline: Pipelines, monke
 def test_what_the_pipeline_itself_refuses_is_the_clients_mistake(tiny_pipeline: Pipelines) -> None:
     pipe = tiny_pipeline("flux")
     offer = offer_of(pipe)
-    (recorder,) = draw(Runner(pipe, offer), call_for(offer, task(extra={"max_sequence_length": 4000})))
+    (recorder,) = draw(runner_of(pipe, offer), call_for(offer, task(extra={"max_sequence_length": 4000})))
     assert recorder.error.failed.status == 400
     assert "max_sequence_length" in recorder.error.failed.message
 
@@ -121,7 +120,7 @@ def test_what_the_pipeline_itself_refuses_is_the_clients_mistake(tiny_pipeline: 
 def test_a_device_without_memory_fails_the_request_and_no_other(tiny_pipeline: Pipelines) -> None:
     pipe = tiny_pipeline("sd")
     offer = offer_of(pipe)
-    runner = Runner(pipe, offer)
+    runner = runner_of(pipe, offer)
     decode = pipe.vae.decode
 
     def exhausted(*_: Any, **__: Any) -> None:
@@ -139,7 +138,7 @@ def test_a_device_without_memory_fails_the_request_and_no_other(tiny_pipeline: P
 def test_options_of_one_request_do_not_stick(tiny_pipeline: Pipelines) -> None:
     pipe = tiny_pipeline("wan22")
     offer = offer_of(pipe)
-    runner = Runner(pipe, offer)
+    runner = runner_of(pipe, offer)
     forwards = Forwards(pipe, "transformer", "transformer_2")
     (before,) = draw(runner, call_for(offer, task(num_inference_steps=8)))
     usual = dict(forwards.counts)
@@ -155,7 +154,7 @@ def test_options_of_one_request_do_not_stick(tiny_pipeline: Pipelines) -> None:
 def test_steps_are_counted_for_all_to_see(tiny_pipeline: Pipelines) -> None:
     pipe = tiny_pipeline("sd")
     offer = offer_of(pipe)
-    runner = Runner(pipe, offer)
+    runner = runner_of(pipe, offer)
     (recorder,) = draw(runner, call_for(offer, task(num_inference_steps=4)))
     assert recorder.steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert runner.steps >= 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import torch
 
 from app.engines.diffusion.batching import Row
 from app.engines.diffusion.call import Call
+from app.engines.diffusion.lora import Adapters
+from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.run import Runner
 from app.engines.diffusion.stepping import Rendezvous, Stepper
 from tests.engines.diffusion.asking import OTHER, PROMPT, Directories, Pipelines, ask, started, stock, task
@@ -25,7 +28,8 @@ PROMPTS = (PROMPT, OTHER, "a photo of an astronaut", "blue")
 def stepping(pipe: Any, kind: str = "", together: int = 0) -> Runner:
     """A runner whose requests wait for each other: the first `together` of them begin with the same pass."""
     offer = offer_of(pipe, kind)
-    stepper = Stepper(pipe, offer, 8, max_wait_s=0.004 if not together else 30)
+    adapters = Adapters(pipe, DiffusionOptions())
+    stepper = Stepper(pipe, offer, adapters, 8, max_wait_s=0.004 if not together else 30)
     if together:
         join, barrier = stepper.rendezvous.join, threading.Barrier(together)
 
@@ -34,7 +38,7 @@ def stepping(pipe: Any, kind: str = "", together: int = 0) -> Runner:
             barrier.wait(60)
 
         stepper.rendezvous.join = join_all
-    return Runner(pipe, offer, stepper)
+    return Runner(pipe, offer, adapters, stepper=stepper)
 
 
 def at_once(*works: Callable[[], Any]) -> None:
@@ -149,13 +153,13 @@ async def test_the_engine_steps(tiny_pipelines: Directories, tiny_pipeline: Pipe
 
 def test_pipelines_that_cannot_are_refused(tiny_pipeline: Pipelines) -> None:
     pipe = tiny_pipeline("sdxl")
-    offer = offer_of(pipe)
+    offer, adapters = offer_of(pipe), Adapters(pipe, DiffusionOptions())
     pipe.vae.to(torch.float16)
     with pytest.raises(ValueError, match="--dtype bfloat16"):
-        Stepper(pipe, offer, 2)
+        Stepper(pipe, offer, adapters, 2)
     pipe.unet = None
     with pytest.raises(ValueError, match="no single denoiser"):
-        Stepper(pipe, offer, 2)
+        Stepper(pipe, offer, adapters, 2)
 
 
 class Doubler(torch.nn.Module):
@@ -171,7 +175,7 @@ class Doubler(torch.nn.Module):
 def test_a_call_does_not_wait_for_ever_for_the_others() -> None:
     from app.engines.diffusion.fusing import Forward
 
-    model, table = Doubler(), Rendezvous(most=8, max_wait_s=0.01)
+    model, table = Doubler(), Rendezvous(most=8, max_wait_s=0.01, active=lambda _: nullcontext())
     table.join()
     table.join()
     values = torch.ones(2, 3, 4)
