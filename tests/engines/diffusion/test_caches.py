@@ -216,7 +216,8 @@ def test_text_is_projected_once_a_request(tiny_pipeline: Callable[[str], Any]) -
     parts = tiny_pipeline("qwenimage")
     torch.manual_seed(0)
     transformer = NucleusMoEImageTransformer2DModel(
-        in_channels=64,
+        in_channels=16,
+        out_channels=4,
         num_layers=2,
         attention_head_dim=16,
         num_attention_heads=2,

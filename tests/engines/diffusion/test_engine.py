@@ -229,7 +229,7 @@ async def test_what_the_engine_says_of_itself(tiny_pipelines: Directories) -> No
     capabilities = await engine.start()
     await engine.check_health()
     await engine.stop()
-    assert capabilities.tasks == ["image", "image_edit", "image_variation"]
+    assert capabilities.tasks == ["image", "image_edit", "image_variation", "adapters"]
     assert (capabilities.output_modalities, capabilities.slots) == (["image"], 3)
     card = msgspec.json.decode(capabilities.card)
     assert card["class"] == "StableDiffusionPipeline"
