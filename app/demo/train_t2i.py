@@ -168,7 +168,7 @@ class Trainer:
 
     def _measure_autoencoder(self) -> None:
         """Sets the factor that gives latents unit variance, and says how well pictures survive."""
-        pictures, _ = self._examples("measure", 0, 512)
+        pictures, _ = self._examples("measure", 0, 128)
         self.autoencoder.register_to_config(scaling_factor=1.0)
         latents = self._latents(pictures)
         with torch.no_grad():

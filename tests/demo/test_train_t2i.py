@@ -35,6 +35,6 @@ def test_a_stopped_run_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
 
 def test_what_is_written_is_a_pipeline_that_draws(tmp_path: Path) -> None:
     Trainer(_PLAN, tmp_path, over=lambda: False).train()
-    pipeline = StableDiffusionPipeline.from_pretrained(tmp_path / "pipeline", torch_dtype=torch.float32)
+    pipeline = StableDiffusionPipeline.from_pretrained(tmp_path / "pipeline", dtype=torch.float32)
     assert pipeline("a red circle", num_inference_steps=2, output_type="np").images.shape == (1, 64, 64, 3)
     assert "3 of 3 steps: 6 pictures" in (tmp_path / "pipeline" / "README.md").read_text()
