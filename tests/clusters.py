@@ -8,7 +8,7 @@ import os
 import socket as stdlib_socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -161,6 +161,15 @@ async def eventually(condition: Callable[[], bool], limit_s: float = 20) -> None
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110 - bounded
             await asyncio.sleep(0.01)
+
+
+def held_refs(pid: int) -> list[str]:
+    """The names of what a process holds for others."""
+    directory = Path(f"/proc/{pid}/fd")
+    with suppress(FileNotFoundError):  # a descriptor may close meanwhile
+        links = [os.readlink(entry) for entry in directory.iterdir()]
+        return [link for link in links if link.startswith("/memfd:omni-")]
+    return held_refs(pid) if directory.exists() else []
 
 
 def alive(pid: int) -> bool:

@@ -6,7 +6,8 @@ Two channels use it (docs/structure.md draws them):
 * data: API workers (DEALER) talk to a replica (ROUTER).
 
 A wire message is a ZeroMQ multipart: the first frame is one encoded message, further frames are its bulk bytes
-(request bodies, call results), which are never copied into the msgpack frame.
+(request bodies, call results), which are never copied into the msgpack frame. Large files of an answer do not travel at
+all where both ends are on one host: app/cluster/refs.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+
+from app.cluster.refs import Ref
 
 PROTOCOL = 1
 """Raised by one whenever a message changes its meaning; the registry refuses peers that speak another number."""
@@ -193,12 +196,14 @@ class Submit(Message):
 
     kind names the engine's task ("chat", "completion", ...). credit is the `cost` of events that may be sent before
     a Credit message comes back. `model` is the served name that the client asked for ("" = the default one).
+    `refs`: the sender can read the refs of this replica, and sends Release when it has done so.
     """
 
     request_id: str
     kind: str
     model: str = ""
     credit: int = 1 << 20
+    refs: bool = False
 
 
 class Append(Message):
@@ -327,15 +332,17 @@ class Picture(Event):
     """One picture as a file, or as that file in base64 where the task asked for it. `format`: png, jpeg, webp, avif.
 
     `preview` is the number of a picture that is not finished yet, -1 for a finished one. `seed` is what drew it.
+    `ref`: where the data is; on the way between the two processes it stands for data, which is empty then.
     """
 
     index: int
-    data: bytes
+    data: memoryview
     format: str
     width: int
     height: int
     seed: int
     preview: int = -1
+    ref: Ref | None = None
 
 
 QUEUE_FULL = "queue_full"

@@ -9,7 +9,10 @@ import asyncio
 import logging
 import time
 
+import msgspec
+
 from app.cluster import messages as m
+from app.cluster.refs import RefStore
 from app.cluster.transport import Channel
 from app.engines.backlog import Backlog
 from app.engines.base import Engine, EngineError
@@ -27,6 +30,7 @@ class ClientRequest:
         self.body = body
         self.task: asyncio.Task[None] | None = None
         self._client = client
+        self._takes_refs = submit.refs
         self._credit = submit.credit
         self._funded = asyncio.Event()
         self._funded.set()
@@ -45,6 +49,8 @@ class ClientRequest:
         if self._credit <= 0:
             self._broke_since = time.monotonic()
             self._funded.clear()
+        if self._takes_refs and isinstance(event, m.Picture):
+            event = self._client.by_ref(self, event)
         self._client.enqueue(self.request_id, event)
 
     async def ready(self) -> None:
@@ -68,12 +74,13 @@ class ClientRequest:
 class Client:
     """An API worker, known by its identity. What it asked for is cancelled when it is gone."""
 
-    def __init__(self, identity: bytes, channel: Channel, engine: Engine) -> None:
+    def __init__(self, identity: bytes, channel: Channel, engine: Engine, refs: RefStore) -> None:
         self.seen = time.monotonic()
         self.requests: dict[str, ClientRequest] = {}
         self._identity = identity
         self._channel = channel
         self._engine = engine
+        self._refs = refs
         self._outbox: list[tuple[str, m.AnyEvent]] = []
 
     def submit(self, submit: m.Submit, body: bytes, refuse: m.Failed | None) -> None:
@@ -105,10 +112,16 @@ class Client:
         request = self.requests.pop(request_id, None)
         if request is not None and request.task is not None:
             request.task.cancel()
+        self.release(request_id)
+
+    def release(self, request_id: str) -> None:
+        """Everything that this request referred to has been read, or will not be."""
+        self._refs.release(self._identity, request_id)
 
     def cancel_all(self) -> None:
         for request_id in list(self.requests):
             self.abort(request_id)
+        self._refs.drop(self._identity)
         self._outbox.clear()
 
     def expire(self) -> None:
@@ -117,6 +130,7 @@ class Client:
             self.abort(request_id)
             message = f"the API worker of this request was silent for {m.CLIENT_LEASE_S:g} s"
             self.enqueue(request_id, m.Failed(503, message, "service_unavailable_error", code=m.REPLICA_LOST))
+        self._refs.drop(self._identity)
 
     def credit(self, request_id: str, amount: int) -> None:
         request = self.requests.get(request_id)
@@ -133,6 +147,13 @@ class Client:
                 self.abort(request_id)
                 message = f"the client did not read its answer for {limit_s:g} s (--slow-client-timeout)"
                 self.enqueue(request_id, m.Failed(408, message, "timeout_error", code="slow_client"))
+
+    def by_ref(self, request: ClientRequest, picture: m.Picture) -> m.Picture:
+        """The picture with a ref in the place of large data, if there is room, and somebody who will release it."""
+        if self.requests.get(request.request_id) is not request:
+            return picture
+        ref = self._refs.put(self._identity, request.request_id, picture.data)
+        return msgspec.structs.replace(picture, data=memoryview(b""), ref=ref) if ref else picture
 
     def enqueue(self, request_id: str, event: m.AnyEvent) -> None:
         if not self._outbox:

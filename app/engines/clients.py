@@ -10,6 +10,7 @@ from collections.abc import Callable
 import zmq
 
 from app.cluster import messages as m
+from app.cluster.refs import RefStore
 from app.cluster.transport import Channel, Frames
 from app.engines.base import Engine, EngineError
 from app.engines.client import Client
@@ -26,6 +27,7 @@ class Clients:
         self._engine = engine
         self._stage = stage
         self._state = state
+        self._refs = RefStore(stage.shm_threshold_bytes)
         self._clients: dict[bytes, Client] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -36,20 +38,22 @@ class Clients:
 
     @property
     def busy(self) -> bool:
-        """Requests of somebody run, or their last events wait for credit."""
-        return any(client.requests for client in self._clients.values())
+        """Requests of somebody run, or their last events wait for credit, or to be read."""
+        return len(self._refs) > 0 or any(client.requests for client in self._clients.values())
 
     def _on_message(self, frames: Frames) -> None:
         identity = frames[0].bytes
         client = self._clients.get(identity)
         if client is None:
-            client = self._clients[identity] = Client(identity, self._channel, self._engine)
+            client = self._clients[identity] = Client(identity, self._channel, self._engine, self._refs)
         client.seen = time.monotonic()
         match m.decode_data(frames[1].buffer):
             case m.Submit() as submit:
                 client.submit(submit, _bulk(frames), refuse=self._refusal() or self._queue_full())
             case m.Abort(request_id):
                 client.abort(request_id)
+            case m.Release(request_id):
+                client.release(request_id)
             case m.Credit(request_id, amount):
                 client.credit(request_id, amount)
             case m.Call() as call:
@@ -101,6 +105,7 @@ class Clients:
 
     def tidy(self, unheard_s: float, slow_client_timeout: float) -> None:
         """Let go of clients that were silent too long, not counting `unheard_s`, and of readers that do not read."""
+        self._refs.expire()
         now = time.monotonic()
         for identity, client in list(self._clients.items()):
             client.seen += unheard_s
@@ -115,6 +120,7 @@ class Clients:
             client.cancel_all()
         for call in self._calls:
             call.cancel()
+        self._refs.close()
 
 
 def _bulk(frames: Frames) -> bytes:

@@ -28,7 +28,7 @@ def picture(task: PictureTask, index: int, preview: int = -1) -> Picture:
     data = encode_picture(pixels, task.format, task.compression)
     if task.base64:
         data = binascii.b2a_base64(data, newline=False)
-    return Picture(index, data, task.format, width, height, seed, preview)
+    return Picture(index, memoryview(data), task.format, width, height, seed, preview)
 
 
 def usage(task: PictureTask) -> Usage:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from contextlib import suppress
 
 import msgspec
 import zmq
 
 from app.cluster import messages as m
+from app.cluster import refs
 from app.cluster.transport import Channel, Frames, dealer
 from app.protocol.errors import ApiError
+
+logger = logging.getLogger("app.pipeline")
 
 _LAST = frozenset({m.Done, m.Failed})
 
@@ -28,6 +33,7 @@ class Stream:
         self._arrived = asyncio.Event()
         self._lost = False
         self.ended = False
+        self.views: list[memoryview] = []
 
     def push(self, event: m.AnyEvent) -> None:
         self._events.append(event)
@@ -65,6 +71,9 @@ class Connection:
         self._calls: dict[str, asyncio.Future[bytes]] = {}
         self._call_count = 0
         self._channel = Channel(dealer(context, info.address, client_id.encode(), token), self._on_message)
+        self._reads_refs = self.local and refs.readable(info.pid)
+        if self.local and not self._reads_refs:
+            logger.warning("memory of replica process %d cannot be opened; large results take a slower way", info.pid)
 
     @property
     def in_flight(self) -> int:
@@ -92,6 +101,7 @@ class Connection:
     def submit(self, submit: m.Submit, body: bytes) -> Stream:
         stream = Stream(submit.request_id, self)
         self._streams[submit.request_id] = stream
+        submit.refs = self._reads_refs
         self._channel.send([m.encode(submit), body])
         return stream
 
@@ -101,6 +111,15 @@ class Connection:
         if runs:
             self._channel.send([m.encode(m.Abort(stream.request_id))])
         return runs
+
+    def release_refs(self, stream: Stream) -> None:
+        """What the stream referred to is no longer read: unmap it now, whoever still knows the events, and free it."""
+        views, stream.views = stream.views, []
+        for view in views:
+            with suppress(BufferError):  # a thread still writes it to a file, for a client that has gone
+                view.release()
+        if views:
+            self._channel.send([m.encode(m.Release(stream.request_id))])
 
     def credit(self, request_id: str, amount: int) -> None:
         self._channel.send([m.encode(m.Credit(request_id, amount))])
@@ -139,7 +158,7 @@ class Connection:
         match m.decode_data(frames[0].buffer):
             case m.Events(items):
                 for request_id, event in items:
-                    if (stream := self._streams.get(request_id)) is not None:
+                    if (stream := self._streams.get(request_id)) is not None and self._resolve(stream, event):
                         stream.push(event)
             case m.Result(call_id, failed):
                 answer = self._calls.get(call_id)
@@ -149,6 +168,20 @@ class Connection:
                     answer.set_exception(api_error(failed))
                 else:
                     answer.set_result(frames[1].bytes)
+
+    def _resolve(self, stream: Stream, event: m.AnyEvent) -> bool:
+        """Map what the event refers to; where that is gone, the stream is lost."""
+        if not isinstance(event, m.Picture) or event.ref is None:
+            return True
+        try:
+            event.data = refs.read(event.ref)
+        except OSError as error:
+            logger.warning("request %s: a picture cannot be read any more (%s)", stream.request_id, error)
+            self.release(stream)
+            stream.lose()
+            return False
+        stream.views.append(event.data)
+        return True
 
 
 def api_error(failed: m.Failed) -> ApiError:

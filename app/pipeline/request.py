@@ -36,7 +36,8 @@ _PASSED_ON: dict[str, type[Exception]] = {m.QUEUE_FULL: _QueueFullError, m.REPLI
 class RequestStream:
     """The answer to one request: an async iterator of batches of events, which ends after Done.
 
-    Iteration raises ApiError when the request fails. Always call `aclose`: it aborts what still runs.
+    Iteration raises ApiError when the request fails. Always call `aclose`, once the events have been used: it aborts
+    what still runs, and lets the replica free what the events referred to.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class RequestStream:
         try:
             await self._in_time(self._open())
         except BaseException as error:
-            self._end(reason_of(error))
+            await self.aclose(reason_of(error))
             raise
 
     async def _in_time(self, step: Awaitable[T]) -> T:
@@ -169,6 +170,8 @@ class RequestStream:
     async def aclose(self, reason: EndReason = "client_disconnect") -> None:
         """Abort the request if it still runs, for `reason`; may be called again."""
         self._end(reason)
+        if self._stream is not None:
+            self._stream.connection.release_refs(self._stream)
 
     def _end(self, reason: EndReason) -> None:
         self._meter.end(reason)

@@ -53,16 +53,17 @@ class Collected:
     def encode(self, setting: Setting, links: Sequence[Link] = ()) -> bytes:
         """The body of the response: the pictures in base64, or `links` to them, one for each."""
         pictures = self.pictures
-        if links:
-            entries = [
-                msgspec.json.encode({"url": link.url, "expires_at": link.expires_at, "seed": picture.seed})
-                for link, picture in zip(links, pictures, strict=True)
-            ]
-        else:
-            entries = [b'{"b64_json":"%b","seed":%d}' % (picture.data, picture.seed) for picture in pictures]
         rest = _members(setting, pictures[0]) | {"usage": usage_object(self._usage)}
         head = msgspec.json.encode({"created": setting.created, **rest})
-        return head[:-1] + b',"data":[' + b",".join(entries) + b"]}"
+        pieces: list[bytes | memoryview] = []  # joined once: pictures are large
+        if links:
+            for link, picture in zip(links, pictures, strict=True):
+                told = {"url": link.url, "expires_at": link.expires_at, "seed": picture.seed}
+                pieces += (b",", msgspec.json.encode(told))
+        else:
+            for picture in pictures:
+                pieces += (b",", b'{"b64_json":"', picture.data, b'","seed":%d}' % picture.seed)
+        return b"".join((head[:-1], b',"data":[', *pieces[1:], b"]}"))
 
 
 class ImageEvents:
@@ -94,7 +95,7 @@ class ImageEvents:
             usage = {"usage": usage_object(self._usage)}
             frames += [self._frame(picture, "completed", usage) for picture in self._finished]
             self._finished = []
-        return progress + b"".join(frames)
+        return b"".join([progress, *frames] if progress else frames)  # one frame is not copied again
 
     def _frame(self, picture: Picture, kind: str, members: dict[str, Any]) -> bytes:
         name = f"{self._family}.{kind}"
@@ -106,7 +107,7 @@ class ImageEvents:
             "seed": picture.seed,
             **members,
         }
-        return named_frame(name, msgspec.json.encode(fields)[:-1] + b',"b64_json":"' + picture.data + b'"}')
+        return named_frame(name, msgspec.json.encode(fields)[:-1], b',"b64_json":"', picture.data, b'"}')
 
 
 def progress_comment(event: Progress) -> bytes:

@@ -167,9 +167,10 @@ def _twice(path: str, other: str) -> ApiError:
 def as_message(events: Iterable[AnyEvent]) -> list[AnyEvent]:
     """Finished pictures and usage of a whole answer as the events of a chat: one message that holds all pictures."""
     pictures = [event for event in events if isinstance(event, Picture) and event.preview < 0]
-    parts = b",".join(_part(picture) for picture in sorted(pictures, key=lambda picture: picture.index))
+    pictures.sort(key=lambda picture: picture.index)
+    pieces = [piece for picture in pictures for piece in (b",", *_part(picture))][1:]
     usage = [_plain(event) for event in events if isinstance(event, Usage)]
-    return [Chunk(0, b'{"message":{"content":[%b]}}' % parts), *usage, Finish(0, "stop")]
+    return [Chunk(0, b"".join((b'{"message":{"content":[', *pieces, b"]}}"))), *usage, Finish(0, "stop")]
 
 
 def as_deltas(events: Iterable[AnyEvent]) -> tuple[bytes, list[AnyEvent]]:
@@ -181,7 +182,7 @@ def as_deltas(events: Iterable[AnyEvent]) -> tuple[bytes, list[AnyEvent]]:
             case Progress():
                 comment = progress_comment(event)
             case Picture() if event.preview < 0:
-                deltas.append(Chunk(0, b'{"delta":{"content":[%b]}}' % _part(event)))
+                deltas.append(Chunk(0, b"".join((b'{"delta":{"content":[', *_part(event), b"]}}"))))
             case Usage():
                 deltas.append(_plain(event))
             case Done():
@@ -189,9 +190,9 @@ def as_deltas(events: Iterable[AnyEvent]) -> tuple[bytes, list[AnyEvent]]:
     return comment, deltas
 
 
-def _part(picture: Picture) -> bytes:
-    url = b"data:image/%b;base64,%b" % (picture.format.encode(), picture.data)
-    return b'{"type":"image_url","image_url":{"url":"%b"},"seed":%d}' % (url, picture.seed)
+def _part(picture: Picture) -> tuple[bytes, memoryview, bytes]:
+    head = b'{"type":"image_url","image_url":{"url":"data:image/%b;base64,' % picture.format.encode()
+    return head, picture.data, b'"},"seed":%d}' % picture.seed
 
 
 def _plain(usage: Usage) -> Usage:

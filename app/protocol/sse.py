@@ -15,9 +15,9 @@ def failed_ending(body: ErrorBody) -> bytes:
     return error_frame(body) + DONE
 
 
-def named_frame(name: str, data: bytes) -> bytes:
-    """One event of a stream whose events have names; `data` is one line of JSON."""
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+def named_frame(name: str, *data: bytes | memoryview) -> bytes:
+    """One event of a stream whose events have names; `data` is one line of JSON, in as many pieces as it comes."""
+    return b"".join((b"event: %b\ndata: " % name.encode(), *data, b"\n\n"))
 
 
 def named_error_frame(body: ErrorBody) -> bytes:

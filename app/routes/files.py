@@ -49,7 +49,7 @@ async def get_generated_file(request: Request[Any, Any, Any], name: FromPath[str
     return Response(content, media_type=MEDIA_TYPES[name.rpartition(".")[2]], headers=headers)
 
 
-async def link_to(request: Request[Any, Any, Any], content: bytes, suffix: str) -> Link:
+async def link_to(request: Request[Any, Any, Any], content: bytes | memoryview, suffix: str) -> Link:
     """Keep a file for as long as the server does that; where the client finds it."""
     name, expires = await generated(request.app).save(content, suffix)
     return Link(f"{_base_url(request)}{_PATH}/{name}", expires)

@@ -228,7 +228,7 @@ async def _as_file(pictures: list[Picture]) -> Response[bytes]:
     """The one picture itself, or several in an archive."""
     if len(pictures) == 1:
         picture = pictures[0]
-        return _attachment(picture.data, f"image.{picture.format}", MEDIA_TYPES[picture.format])
+        return _attachment(bytes(picture.data), f"image.{picture.format}", MEDIA_TYPES[picture.format])
     return _attachment(await asyncio.to_thread(_zipped, pictures), "images.zip", "application/zip")
 
 

@@ -17,6 +17,7 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     `source` is the model as the user named it where `model` has become a directory of this machine.
     `max_queue`: requests that may wait in one replica beside those that its engine runs at once; more get a 429.
+    `shm_threshold_bytes`: larger results leave a replica through shared memory, where the reader is on its host.
     """
 
     stage_id: int
@@ -31,6 +32,7 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     devices: str = ""
     num_replicas: int = 1
     max_queue: int = 1024
+    shm_threshold_bytes: int = 64 << 10
     env: dict[str, str] = {}
 
 
@@ -144,6 +146,7 @@ def stage_digest(stage: StageConfig) -> str:
         devices="",
         num_replicas=1,
         max_queue=0,
+        shm_threshold_bytes=0,
         env={},
     )
     return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:16]

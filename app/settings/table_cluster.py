@@ -54,6 +54,16 @@ STAGES = (
         kinds=("llm", "diffusion", "stub"),
         help="Requests that may wait in one replica beside those that it computes; more are answered with 429.",
     ),
+    Flag(
+        name="shm-threshold-bytes",
+        kind="size",
+        group="stages",
+        target="stage.shm_threshold_bytes",
+        default=65536,
+        least=0,
+        kinds=("llm", "diffusion", "stub"),
+        help="Larger results (pictures) go from a replica to the API workers of its host through shared memory.",
+    ),
 )
 
 CLUSTER = (

@@ -22,7 +22,6 @@ def _refused(name: str, reason: str, kind: ValueKind = "str", aliases: tuple[str
 
 PLANNED = (
     _planned(_SPEECH, "async-chunk", "bool", "Stream between stages; replaces what the deploy file says."),
-    _planned(_SPEECH, "shm-threshold-bytes", "size", "Larger tensors pass between stages through shared memory."),
     _planned(_SPEECH, "task-type", "str", "What a speech model does by default: CustomVoice, VoiceDesign, Base."),
     _planned(
         _SPEECH, "tts-max-instructions-length", "int", "Longest instructions for a voice, in characters.", least=1

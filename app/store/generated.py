@@ -27,7 +27,7 @@ class GeneratedFiles:
         self._lifetime_s = lifetime_s
         self._max_bytes = max_bytes
 
-    async def save(self, content: bytes, suffix: str) -> tuple[str, int]:
+    async def save(self, content: bytes | memoryview, suffix: str) -> tuple[str, int]:
         """Keep `content`; its name, which ends in `suffix` ("png"), and the Unix time at which it expires.
 
         Raises:
@@ -66,7 +66,7 @@ class GeneratedFiles:
                     found.append((status.st_mtime, status.st_size, entry.path))
         return found
 
-    def _save(self, content: bytes, suffix: str) -> tuple[str, int]:
+    def _save(self, content: bytes | memoryview, suffix: str) -> tuple[str, int]:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         self.sweep(len(content))
         name = f"{secrets.token_urlsafe(24)}.{suffix}"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cluster import messages as m
+from app.cluster.refs import Ref
 
 ADAPTER = m.Adapter(0, "name", "/path", True)
 INFO = m.ReplicaInfo(1, 2, "tcp://[::1]:5", "suspect", "host", 7, m.Load(1, 2, 3), m.Capabilities(["chat"], 9, [], []))
@@ -22,6 +23,9 @@ EVENTS: list[m.AnyEvent] = [
     m.Extra(b"{}"),
     m.Document(b"{}"),
     m.Named("event", b"{}"),
+    m.Progress(1, 4),
+    m.Picture(0, memoryview(b"file"), "png", 8, 8, 1, 2),
+    m.Picture(1, memoryview(b""), "png", 8, 8, 1, ref=Ref(1, 2, "omni-x", 5000)),
     m.Done(),
     m.Failed(400, "no", "invalid_request_error", "messages", "too_long"),
 ]
@@ -42,7 +46,7 @@ REGISTRY: list[m.Message] = [
     m.Bye("reason"),
 ]
 DATA: list[m.Message] = [
-    m.Submit("r", "chat", "name", 5),
+    m.Submit("r", "chat", "name", 5, True),
     m.Append("r", True),
     m.Abort("r"),
     m.Release("r"),
@@ -82,6 +86,6 @@ def test_anything_else_is_a_decode_error_and_nothing_worse(frame: bytes) -> None
 
 
 def test_only_output_costs_credit() -> None:
-    assert [type(x) for x in EVENTS if m.cost(x)] == [m.Delta, m.Chunk, m.Extra, m.Document, m.Named]
+    assert [type(x) for x in EVENTS if m.cost(x)] == [m.Delta, m.Chunk, m.Extra, m.Document, m.Named, m.Picture]
     assert m.cost(m.Delta(0, "x" * 1000)) - m.cost(m.Delta(0, "")) == 1000
     assert m.cost(m.Chunk(0, b"x" * 1000)) - m.cost(m.Chunk(0, b"")) == 1000

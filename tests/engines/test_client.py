@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cluster import messages as m
+from app.cluster.refs import RefStore, read
 from app.engines.base import EngineError, Request
 from app.engines.client import Client
 from app.engines.stub import StubEngine
@@ -47,9 +48,9 @@ class Script(StubEngine):
         await self._script(request)
 
 
-def client(run: Callable[[Request], Awaitable[None]]) -> tuple[Client, Wire]:
+def client(run: Callable[[Request], Awaitable[None]], refs: RefStore | None = None) -> tuple[Client, Wire]:
     wire = Wire()
-    return Client(b"me", wire, Script(run)), wire  # type: ignore[arg-type]
+    return Client(b"me", wire, Script(run), RefStore(LARGE) if refs is None else refs), wire  # type: ignore[arg-type]
 
 
 def start(run: Callable[[Request], Awaitable[None]], credit: int = LARGE) -> tuple[Client, Wire]:
@@ -276,3 +277,60 @@ async def test_who_does_not_read_is_ended_and_who_reads_is_not() -> None:
     assert failures == [("deaf", "slow_client")]
     one.cancel_all()
     await turns()
+
+
+# ------------------------------------------------------------------------------------------------ large data
+
+
+PICTURE = m.Picture(0, memoryview(b"p" * 5000), "png", 8, 8, 1)
+
+
+async def draw(request: Request) -> None:
+    for event in (m.Accepted(), PICTURE, m.Done()):
+        request.emit(event)
+
+
+async def drawn(
+    store: RefStore, *, refs: bool = True, run: Callable[[Request], Awaitable[None]] = draw
+) -> tuple[Client, m.Picture]:
+    one, wire = client(run, store)
+    one.submit(m.Submit("r", "image", refs=refs), b"", refuse=None)
+    await turns()
+    (picture,) = [event for event in wire.events if isinstance(event, m.Picture)]
+    return one, picture
+
+
+async def test_a_large_picture_leaves_as_a_ref_until_it_is_released() -> None:
+    one, picture = await drawn(store := RefStore(100))
+    assert picture.ref is not None
+    assert (bytes(picture.data), read(picture.ref)) == (b"", PICTURE.data)
+    assert (one.requests, len(store)) == ({}, 1)
+    one.release("r")
+    assert len(store) == 0
+
+
+@pytest.mark.parametrize(
+    ("store", "refs"),
+    [(RefStore(100), False), (RefStore(100, capacity=4999), True), (RefStore(5000), True)],
+    ids=["the client reads none", "no room", "not large"],
+)
+async def test_otherwise_it_carries_its_data(store: RefStore, refs: bool) -> None:
+    _, picture = await drawn(store, refs=refs)
+    assert (picture.ref, bytes(picture.data), len(store)) == (None, bytes(PICTURE.data), 0)
+
+
+@pytest.mark.parametrize("end", [lambda one: one.abort("r"), Client.cancel_all, Client.expire])
+async def test_nothing_is_held_for_a_client_that_is_gone(end: Callable[[Client], None]) -> None:
+    async def draws_to_the_last(request: Request) -> None:
+        request.emit(PICTURE)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            request.emit(PICTURE)
+
+    for run in (draw, draws_to_the_last):
+        one, _ = await drawn(store := RefStore(100), run=run)
+        assert len(store) == 1
+        end(one)
+        await turns()
+        assert len(store) == 0

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from app.cluster import messages as m
+from app.cluster.refs import Ref
 from app.cluster.transport import new_context
+from app.engines import stubpictures
 from app.pipeline.connection import Connection, ReplicaLostError, Stream, api_error
 from app.pipeline.orchestrator import Orchestrator
 from app.pipeline.request import CREDIT_WINDOW
 from app.protocol.errors import ApiError
-from tests.clusters import body, cluster, eventually, settings, text_of
+from app.protocol.pictures import PictureTask, encode_task
+from tests.clusters import body, cluster, eventually, held_refs, settings, text_of
 
 NOWHERE = m.ReplicaInfo(0, 0, "ipc:///nowhere/r.sock", "up", "here", 1, m.Load(), m.Capabilities())
 
@@ -34,8 +37,12 @@ async def to_nowhere() -> AsyncIterator[Connection]:
 
 
 @asynccontextmanager
-async def to_a_replica(path: Path, **engine_args: object) -> AsyncIterator[tuple[Orchestrator, Connection]]:
-    async with cluster(path, settings(**engine_args)) as (orchestrator, _):
+async def to_a_replica(
+    path: Path, threshold: int = 64 << 10, **engine_args: object
+) -> AsyncIterator[tuple[Orchestrator, Connection]]:
+    config = settings(**engine_args)
+    config.stages[0].shm_threshold_bytes = threshold
+    async with cluster(path, config) as (orchestrator, _):
         context = new_context()
         connection = Connection(context, orchestrator.status()[0].replicas[0], "another client", "")
         try:
@@ -164,3 +171,51 @@ def test_a_failure_keeps_its_fields_and_says_when_to_retry(status: int, retry: b
         "some_code",
     )
     assert ("Retry-After" in error.headers) is retry
+
+
+# ------------------------------------------------------------------------------------------------ large data
+
+
+TASK = PictureTask(prompt="x", seed=5, previews=1)
+
+
+async def drawn(connection: Connection, request_id: str = "r") -> tuple[Stream, list[m.Picture]]:
+    stream = connection.submit(m.Submit(request_id, "image"), encode_task(TASK))
+    return stream, [event for event in await until_end(stream) if isinstance(event, m.Picture)]
+
+
+@pytest.mark.parametrize(("threshold", "referred"), [(0, True), (64 << 10, False)])
+async def test_pictures_arrive_equal_on_either_way(tmp_path: Path, threshold: int, referred: bool) -> None:
+    async with to_a_replica(tmp_path, threshold, draws=True) as (_, connection):
+        stream, pictures = await drawn(connection)
+        assert [bytes(picture.data) for picture in pictures] == [stubpictures.picture(TASK, 0).data] * 2
+        assert [picture.ref is not None for picture in pictures] == [referred] * 2
+        assert len(held_refs(connection.info.pid)) == 2 * referred
+        maps = Path("/proc/self/maps").read_text
+        assert ("/memfd:omni-" in maps()) == referred
+        connection.release(stream)
+        connection.release_refs(stream)
+        await eventually(lambda: held_refs(connection.info.pid) == [])
+        assert "/memfd:omni-" not in maps()
+
+
+async def test_a_replica_elsewhere_is_not_asked_for_refs() -> None:
+    context = new_context()
+    info = m.ReplicaInfo(0, 0, "tcp://127.0.0.1:9", "up", "there", os.getpid(), m.Load(), m.Capabilities())
+    connection = Connection(context, info, "client", "")
+    submit = m.Submit("r", "image")
+    connection.submit(submit, b"")
+    connection.close()
+    context.term()
+    assert not submit.refs
+
+
+async def test_who_comes_too_late_for_a_picture_has_lost_its_replica(tmp_path: Path) -> None:
+    async with to_a_replica(tmp_path, 0, draws=True) as (_, connection):
+        stream = connection.submit(m.Submit("r", "image"), encode_task(TASK))
+        gone = m.Picture(0, memoryview(b""), "png", 8, 8, 5, ref=Ref(connection.info.pid, 0, "omni-gone", 9))
+        assert not connection._resolve(stream, gone)
+        with pytest.raises(ReplicaLostError):
+            await asyncio.wait_for(stream.next_batch(), 1)
+        _, pictures = await drawn(connection, "another")
+        assert len(pictures) == 2

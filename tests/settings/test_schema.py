@@ -17,7 +17,9 @@ def changed(**fields: Any) -> StageConfig:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"devices": "1"}, {"num_replicas": 3}, {"max_queue": 5}, {"env": {"A": "b"}}], ids=str
+    "fields",
+    [{"devices": "1"}, {"num_replicas": 3}, {"max_queue": 5}, {"shm_threshold_bytes": 5}, {"env": {"A": "b"}}],
+    ids=str,
 )
 def test_what_a_host_decides_for_itself_does_not_count(fields: dict[str, Any]) -> None:
     assert stage_digest(changed(**fields)) == stage_digest(STAGE)

@@ -1,0 +1,144 @@
+"""Large bytes between two processes of one host: the producer keeps them in memory, a ref names them, readers map them.
+
+Each is an anonymous file (memfd), which a reader opens through the owner's descriptor in /proc. The kernel frees it
+with its owner, whatever ended that: no name stays anywhere, nothing has to be swept, and the size of /dev/shm, 64 MiB
+in most containers, does not matter.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+logger = logging.getLogger("app.cluster")
+
+CAPACITY = 1 << 30
+"""Bytes that one store holds."""
+MAX_HELD = 256
+"""Refs that one store holds: each is an open file, of which a process may have 1024 by default."""
+TTL_S = 600.0
+"""After so long nobody comes for it any more; every ordinary end releases it sooner."""
+
+
+class Ref(msgspec.Struct, array_like=True, frozen=True):
+    """`size` bytes behind descriptor `fd` of process `pid`; `name` tells them from what has that number later."""
+
+    pid: int
+    fd: int
+    name: str
+    size: int
+
+
+class _Held(msgspec.Struct):
+    ref: Ref
+    client: bytes
+    request_id: str
+    expires: float
+
+
+class RefStore:
+    """What one process holds for others: by client and request, until released; at most `capacity` bytes."""
+
+    def __init__(self, threshold: int, capacity: int = CAPACITY, ttl_s: float = TTL_S) -> None:
+        self._threshold = threshold
+        self._capacity = capacity
+        self._ttl_s = ttl_s
+        self._held: list[_Held] = []
+        self._told = False
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        return sum(held.ref.size for held in self._held)
+
+    def put(self, client: bytes, request_id: str, data: bytes | memoryview) -> Ref | None:
+        """Hold a copy of `data`; None for what shall travel itself: not above the threshold, or no room for it."""
+        if len(data) <= self._threshold:
+            return None
+        if self.size + len(data) > self._capacity or len(self._held) >= MAX_HELD:
+            self._tell(f"{len(self._held)} large results of {self.size >> 20} MiB wait to be fetched")
+            return None
+        try:
+            ref = _write(data)
+        except OSError as error:
+            self._tell(f"no memory can be shared ({error})")
+            return None
+        self._held.append(_Held(ref, client, request_id, time.monotonic() + self._ttl_s))
+        return ref
+
+    def release(self, client: bytes, request_id: str) -> None:
+        """What this request produced is needed no longer."""
+        self._free(lambda held: held.request_id == request_id and held.client == client)
+
+    def drop(self, client: bytes) -> None:
+        """The client is gone."""
+        self._free(lambda held: held.client == client)
+
+    def expire(self) -> None:
+        """Let go of what nobody has released in time."""
+        now = time.monotonic()
+        self._free(lambda held: held.expires < now)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._free(lambda held: True)
+
+    def _free(self, doomed: Callable[[_Held], bool]) -> None:
+        kept = []
+        for held in self._held:
+            if doomed(held):
+                os.close(held.ref.fd)
+            else:
+                kept.append(held)
+        self._held = kept
+
+    def _tell(self, reason: str) -> None:
+        if not self._told:
+            self._told = True
+            logger.warning("%s; from now on, what finds no room goes through the socket, which is slower", reason)
+
+
+def _write(data: bytes | memoryview) -> Ref:
+    name = f"omni-{secrets.token_hex(8)}"
+    fd = os.memfd_create(name)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError:
+        os.close(fd)
+        raise
+    return Ref(os.getpid(), fd, name, len(data))
+
+
+def readable(pid: int) -> bool:
+    """Whether this process may open what that one holds: same host, same user, nothing in between that forbids it."""
+    with suppress(OSError):
+        os.stat(f"/proc/{pid}/fd/0")
+        return True
+    return False
+
+
+def read(ref: Ref) -> memoryview:
+    """The bytes, mapped and not copied; they stay until the view is released, whatever becomes of the ref.
+
+    Raises:
+        OSError: the owner is gone, or has let go of them.
+    """
+    fd = os.open(f"/proc/{ref.pid}/fd/{ref.fd}", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}") != f"/memfd:{ref.name} (deleted)":
+            raise FileNotFoundError(f"{ref.name} has been let go of")
+        return memoryview(mmap.mmap(fd, ref.size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
+    finally:
+        os.close(fd)
