@@ -158,7 +158,8 @@ class Connection:
         match m.decode_data(frames[0].buffer):
             case m.Events(items):
                 for request_id, event in items:
-                    if (stream := self._streams.get(request_id)) is not None and self._resolve(stream, event):
+                    stream = self._streams.get(request_id)
+                    if stream is not None and (type(event) is not m.Picture or self._resolve(stream, event)):
                         stream.push(event)
             case m.Result(call_id, failed):
                 answer = self._calls.get(call_id)
@@ -169,9 +170,9 @@ class Connection:
                 else:
                     answer.set_result(frames[1].bytes)
 
-    def _resolve(self, stream: Stream, event: m.AnyEvent) -> bool:
-        """Map what the event refers to; where that is gone, the stream is lost."""
-        if not isinstance(event, m.Picture) or event.ref is None:
+    def _resolve(self, stream: Stream, event: m.Picture) -> bool:
+        """Map what the picture refers to; where that is gone, the stream is lost."""
+        if event.ref is None:
             return True
         try:
             event.data = refs.read(event.ref)
