@@ -32,7 +32,7 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     devices: str = ""
     num_replicas: int = 1
     max_queue: int = 1024
-    shm_threshold_bytes: int = 64 << 10
+    shm_threshold_bytes: int = 8 << 20
     env: dict[str, str] = {}
 
 
