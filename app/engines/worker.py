@@ -23,6 +23,7 @@ from app import __version__
 from app.cluster import messages as m
 from app.cluster.process import die_with_parent
 from app.cluster.transport import Authenticator, Channel, Frames, bind, new_context, router, watched_dealer
+from app.engines import noise
 from app.engines.adapters import AdapterSync
 from app.engines.base import Engine
 from app.engines.clients import Clients
@@ -251,6 +252,7 @@ def main() -> None:
     die_with_parent(spec.parent_pid)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     configure_logging(spec.log)
+    noise.silence()
     os.environ.update(spec.stage.env)
     try:
         code = uvloop.run(_main(spec))

@@ -1,0 +1,18 @@
+"""Warnings that libraries give at every start, also where nothing is wrong, and that nobody can do anything about."""
+
+from __future__ import annotations
+
+import logging
+
+_LOGGERS = (
+    "torchao",  # kernels that were built for another Python or for GPUs do not load on this machine
+    "torch.utils._pytree",  # of torchao's enumerations
+    "diffusers.quantizers.torchao.torchao_quantizer",  # of checkpoints that torchao of this version cannot have written
+    "transformers.utils.import_utils",  # images are prepared by Pillow where torchvision does not import
+)
+
+
+def silence() -> None:
+    """Let these loggers tell errors only. Call it before the libraries are imported."""
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
