@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -49,3 +50,14 @@ def _end_master(run_dir: RunDir) -> None:
         with suppress(ProcessLookupError):
             os.kill(run_dir.read_state().pid, signal.SIGTERM)
         wait_for(lambda: not run_dir.master_alive(), 15, f"the master of {run_dir.path} to leave")
+
+
+def pytest_unconfigure() -> None:
+    """pytest's closing line is the last one: triton's bindings (nanobind) list at the exit what they have leaked."""
+    atexit.register(_silence)
+
+
+def _silence() -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
