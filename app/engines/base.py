@@ -15,6 +15,11 @@ class EngineError(Exception):
         self.failed = failed
 
 
+def still_loading() -> EngineError:
+    """The refusal of an engine that is asked before it has started."""
+    return EngineError(Failed(503, "the model is still loading", "service_unavailable_error", code="loading"))
+
+
 class Request(Protocol):
     """One request inside a replica: what was asked, and where its events go.
 

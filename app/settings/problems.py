@@ -14,6 +14,12 @@ class ConfigError(Exception):
         super().__init__("\n".join(self.problems))
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint that ends a sentence, such as `; did you mean 'X'?`, or nothing if no known word is close."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 def near(word: str, known: Iterable[str], prefix: str = "") -> str:
     """A hint such as ` (did you mean X?)`, or nothing if no known word is close. A `prefix` of all is not compared."""
     rests = [name.removeprefix(prefix) for name in known]

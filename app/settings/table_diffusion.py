@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
+from app.engines.diffusion.options import CacheBackend
 from app.settings.flags import Flag
 from app.settings.values import ValueKind
 
@@ -126,18 +127,7 @@ RUNNING = (
         "cache-backend",
         "str",
         "Reuse the work of earlier steps.",
-        choices=(
-            "none",
-            "cache_dit",
-            "first_block",
-            "tea_cache",
-            "mag_cache",
-            "sea_cache",
-            "taylorseer",
-            "pab",
-            "faster_cache",
-            "text_kv",
-        ),
+        choices=get_args(CacheBackend),
         never={"step_cache": "no pipeline of diffusers has it; use cache_dit, first_block or taylorseer"},
     ),
     _row("cache-config", "json", "Settings of that cache.", metavar="JSON"),

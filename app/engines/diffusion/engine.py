@@ -8,8 +8,8 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from app.cluster.messages import Capabilities, Failed, Load
-from app.engines.base import EngineError, Request
+from app.cluster.messages import Capabilities, Load
+from app.engines.base import Request, still_loading
 from app.engines.diffusion.options import DiffusionOptions, read_options
 from app.media.fetch import MediaFetcher
 from app.settings.schema import MediaConfig, StageConfig
@@ -78,7 +78,7 @@ class DiffusionEngine:
 
     def _up(self) -> Service:
         if self._service is None:
-            raise EngineError(Failed(503, "the model is still loading", "service_unavailable_error", code="loading"))
+            raise still_loading()
         return self._service
 
     def load(self) -> Load:

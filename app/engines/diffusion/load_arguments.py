@@ -5,12 +5,13 @@ diffusers itself warns of an argument that it does not know, and goes on without
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from diffusers import PipelineQuantizationConfig
+
+from app.settings.problems import did_you_mean
 
 FLAG = "--diffusers-load-kwargs"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -67,8 +68,7 @@ def _converted(name: str, value: Any, constructor: set[str]) -> Any:
     if name in NO_ONNX:
         raise ValueError(f"{FLAG}: {name!r} is for ONNX pipelines, which are not served")
     if name not in TAKEN and name not in constructor:
-        near = difflib.get_close_matches(name, TAKEN | constructor, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, TAKEN | constructor)
         raise ValueError(f"{FLAG}: from_pretrained has no argument {name!r}{hint}")
     match name:
         case "dtype" | "torch_dtype":

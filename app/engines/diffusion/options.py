@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Literal
 
 import msgspec
 
+from app.settings.problems import did_you_mean
 from app.settings.schema import StageConfig
 
 LoadFormat = Literal["default", "diffusers", "custom_pipeline", "dummy"]
@@ -108,8 +108,7 @@ def read_options(stage: StageConfig) -> DiffusionOptions:
     known = {field.name for field in msgspec.structs.fields(DiffusionOptions)} - {"default_sampling_params"}
     for name in arguments:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, known)
             raise ValueError(f"{where}: engine argument {name!r} is unknown to the diffusion engine{hint}")
     if stage.devices == "cpu":
         arguments.setdefault("device", "cpu")

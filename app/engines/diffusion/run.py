@@ -17,6 +17,7 @@ from app.engines.diffusion.call import Call
 from app.engines.diffusion.failures import AbandonedError, explain, is_out_of_memory, release_memory
 from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import Offer
+from app.engines.diffusion.parts import modules
 from app.engines.diffusion.profiler import Profiler
 from app.engines.diffusion.siblings import shell
 from app.engines.diffusion.stepping import Stepper
@@ -45,9 +46,9 @@ class Runner:
         self._offer = offer
         self._modules = [
             module
-            for module in pipe.components.values()
+            for module in modules(pipe).values()
             # A wholly compiled module runs its hooks as part of the graph, or not at all: its steps are watched only.
-            if isinstance(module, torch.nn.Module) and getattr(module, "_compiled_call_impl", None) is None
+            if getattr(module, "_compiled_call_impl", None) is None
         ]
         self._text_lock = stepper.text_lock if stepper is not None else threading.Lock()
         self.steps = 0

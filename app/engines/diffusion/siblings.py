@@ -10,10 +10,10 @@ import inspect
 from typing import Any
 
 import diffusers
-import torch
 from diffusers.pipelines import auto_pipeline
 
 from app.engines.diffusion.abilities import abilities
+from app.engines.diffusion.parts import modules
 
 _MAPPINGS = (
     auto_pipeline.AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
@@ -69,8 +69,7 @@ def _fits(cls: type, pipe: Any) -> bool:
     given = pipe.components.keys() | pipe.parameters.keys()
     takes = _init(cls)
     needs = {name for name, p in takes.items() if p.default is inspect.Parameter.empty}
-    models = {name for name, part in pipe.components.items() if isinstance(part, torch.nn.Module)}
-    return needs <= given and models <= takes.keys()
+    return needs <= given and modules(pipe).keys() <= takes.keys()
 
 
 def _rebuilt(pipe: Any, cls: type) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NoReturn, TypeVar
@@ -11,6 +10,7 @@ import pydantic
 from vllm.exceptions import VLLMClientError
 
 from app.engines.llm.errors import bad_request, refusal
+from app.settings.problems import did_you_mean
 
 RequestT = TypeVar("RequestT", bound=pydantic.BaseModel)
 Json = dict[str, Any]
@@ -172,8 +172,7 @@ def refuse_unknown(data: Json, known: Set[str], prefix: str) -> None:
     """
     for name in data:
         if name not in known and name != "best_of":
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, known)
             raise bad_request(
                 f"unknown parameter {prefix + name!r}{hint}", param=prefix + name, code="unknown_parameter"
             )

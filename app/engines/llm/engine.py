@@ -8,8 +8,8 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from app.cluster.messages import Capabilities, Failed, Load
-from app.engines.base import EngineError, Request
+from app.cluster.messages import Capabilities, Load
+from app.engines.base import Request, still_loading
 from app.engines.llm import arguments
 from app.engines.llm.startup import StartPlan
 from app.settings.schema import MediaConfig, StageConfig
@@ -104,7 +104,7 @@ class LlmEngine:
 
     def _up(self) -> Service:
         if self._service is None:
-            raise EngineError(Failed(503, "the model is still loading", "service_unavailable_error", code="loading"))
+            raise still_loading()
         return self._service
 
     def load(self) -> Load:
