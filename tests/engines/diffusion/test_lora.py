@@ -97,7 +97,7 @@ def test_a_batch_mixes_adapters(kind: str, studio: Callable[..., Studio]) -> Non
             ["a red circle"] * 3, height=64, width=64, num_inference_steps=4, generator=generators, output_type="np"
         ).images
     for row, expected in zip(together, alone, strict=True):
-        assert np.abs(row - expected).max() < 1e-4  # a fortieth of a step of eight bits
+        assert np.abs(row - expected).max() < 1e-3  # a quarter of a step of eight bits
     assert np.array_equal(s.draw(), s.base)
 
 

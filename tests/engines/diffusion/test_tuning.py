@@ -59,7 +59,7 @@ def test_channels_last(
     weights = [module.weight for module in pipe.vae.modules() if isinstance(module, convolution)]
     assert weights
     assert all(weight.is_contiguous(memory_format=layout) for weight in weights)
-    assert np.abs(draw(pipe, steps=2) - before).max() < 1e-4
+    assert np.abs(draw(pipe, steps=2) - before).max() < 1e-3
 
 
 def test_lossless_is_what_we_do_anyway(tiny_pipeline: Callable[[str], Any]) -> None:
