@@ -18,7 +18,7 @@ import msgspec
 
 from app.cluster.refs import Ref
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised by one whenever a message changes its meaning; the registry refuses peers that speak another number."""
 
 ReplicaState = Literal["starting", "up", "draining", "suspect", "down"]
@@ -207,7 +207,10 @@ class Submit(Message):
 
 
 class Append(Message):
-    """API worker or upstream replica -> replica: more input for a running request. Frame 1: the input."""
+    """API worker -> replica: more input for a running request. Frame 1: the input (may be empty where it is the last).
+
+    The engine reads it with Request.next_input; what cannot be read in time is bounded (engines.client.MAX_WAITING).
+    """
 
     request_id: str
     last: bool = False
@@ -345,6 +348,24 @@ class Picture(Event):
     ref: Ref | None = None
 
 
+class Audio(Event):
+    """The next piece of one sound file, or that piece in base64 where the task asked for it.
+
+    Joined, the pieces of choice `index` are one file of `format` (protocol.speechtask.SpeechFormat) with one header. A
+    task that is not `streamed` is answered with one piece. `samples`: how many samples a channel this piece adds, at
+    `sample_rate` Hz, before they were encoded (a codec may hold some back: then `data` is empty or belongs to earlier
+    ones). `transcript`: the text that begins with this piece, "" within a sentence. `ref`: as in Picture.
+    """
+
+    index: int
+    data: memoryview
+    format: str
+    sample_rate: int
+    samples: int
+    transcript: str = ""
+    ref: Ref | None = None
+
+
 QUEUE_FULL = "queue_full"
 REPLICA_LEAVES = "replica_unavailable"
 """Each the `code` of a Failed that another replica may still accept."""
@@ -366,7 +387,9 @@ class Failed(Event):
     code: str | None = None
 
 
-AnyEvent = Accepted | Delta | Chunk | Finish | Usage | Extra | Document | Named | Progress | Picture | Done | Failed
+AnyEvent = (
+    Accepted | Delta | Chunk | Finish | Usage | Extra | Document | Named | Progress | Picture | Audio | Done | Failed
+)
 
 
 _FRAMING = 200
@@ -381,7 +404,7 @@ def cost(event: AnyEvent) -> int:
         return len(event.fields) + _FRAMING
     if isinstance(event, Named):
         return len(event.data) + _FRAMING
-    if isinstance(event, Picture):
+    if isinstance(event, Picture | Audio):
         return len(event.data)
     return len(event.body) if isinstance(event, Document) else 0
 

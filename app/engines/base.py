@@ -37,6 +37,10 @@ class Request(Protocol):
 
     async def ready(self) -> None: ...
 
+    async def next_input(self) -> bytes | None:
+        """The next input that was appended to the request, waiting for it; None after the last one."""
+        ...
+
 
 class Engine(Protocol):
     """What every engine kind implements (llm, diffusion, speech, torch, stub)."""

@@ -19,6 +19,9 @@ from app.engines.base import Engine, EngineError
 
 logger = logging.getLogger("app.replica")
 
+MAX_WAITING = 8 << 20
+"""Bytes of appended input that may wait until the engine reads them."""
+
 
 class ClientRequest:
     """One request of one client; implements app.engines.base.Request."""
@@ -36,6 +39,25 @@ class ClientRequest:
         self._funded.set()
         self._held = Backlog()
         self._broke_since = 0.0
+        self._inputs: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._waiting = 0
+
+    def append(self, data: bytes, *, last: bool) -> bool:
+        """Take more input; False if too much of it waits already."""
+        self._waiting += len(data)
+        if self._waiting > MAX_WAITING:
+            return False
+        if data:
+            self._inputs.put_nowait(data)
+        if last:
+            self._inputs.put_nowait(None)
+        return True
+
+    async def next_input(self) -> bytes | None:
+        """The next appended input; None after the last one."""
+        data = await self._inputs.get()
+        self._waiting -= len(data or b"")
+        return data
 
     def emit(self, event: m.AnyEvent) -> None:
         """Send the event; while the client has no credit, hold it and let text of one choice grow together."""
@@ -49,7 +71,7 @@ class ClientRequest:
         if self._credit <= 0:
             self._broke_since = time.monotonic()
             self._funded.clear()
-        if self._takes_refs and isinstance(event, m.Picture):
+        if self._takes_refs and isinstance(event, m.Picture | m.Audio):
             event = self._client.by_ref(self, event)
         self._client.enqueue(self.request_id, event)
 
@@ -114,6 +136,14 @@ class Client:
             request.task.cancel()
         self.release(request_id)
 
+    def append(self, request_id: str, data: bytes, *, last: bool) -> None:
+        """More input for a request; for one that has ended it is too late, which is no mistake."""
+        request = self.requests.get(request_id)
+        if request is not None and not request.append(data, last=last):
+            self.abort(request_id)
+            message = f"more than {MAX_WAITING >> 20} MiB of input wait to be read; send it more slowly"
+            self.enqueue(request_id, m.Failed(413, message, "invalid_request_error", code="input_too_large"))
+
     def release(self, request_id: str) -> None:
         """Everything that this request referred to has been read, or will not be."""
         self._refs.release(self._identity, request_id)
@@ -148,12 +178,12 @@ class Client:
                 message = f"the client did not read its answer for {limit_s:g} s (--slow-client-timeout)"
                 self.enqueue(request_id, m.Failed(408, message, "timeout_error", code="slow_client"))
 
-    def by_ref(self, request: ClientRequest, picture: m.Picture) -> m.Picture:
-        """The picture with a ref in the place of large data, if there is room, and somebody who will release it."""
+    def by_ref(self, request: ClientRequest, event: m.Picture | m.Audio) -> m.Picture | m.Audio:
+        """The event with a ref in the place of large data, if there is room, and somebody who will release it."""
         if self.requests.get(request.request_id) is not request:
-            return picture
-        ref = self._refs.put(self._identity, request.request_id, picture.data)
-        return msgspec.structs.replace(picture, data=memoryview(b""), ref=ref) if ref else picture
+            return event
+        ref = self._refs.put(self._identity, request.request_id, event.data)
+        return msgspec.structs.replace(event, data=memoryview(b""), ref=ref) if ref else event
 
     def enqueue(self, request_id: str, event: m.AnyEvent) -> None:
         if not self._outbox:

@@ -50,6 +50,8 @@ class Clients:
         match m.decode_data(frames[1].buffer):
             case m.Submit() as submit:
                 client.submit(submit, _bulk(frames), refuse=self._refusal() or self._queue_full())
+            case m.Append(request_id, last):
+                client.append(request_id, _bulk(frames), last=last)
             case m.Abort(request_id):
                 client.abort(request_id)
             case m.Release(request_id):

@@ -49,6 +49,10 @@ def build_engine(spec: ReplicaSpec) -> Engine:
             from app.engines.diffusion.engine import DiffusionEngine
 
             return DiffusionEngine(spec.stage, spec.media, spec.scratch)
+        case "speech":
+            from app.engines.speech.engine import SpeechEngine
+
+            return SpeechEngine(spec.stage, spec.media)
         case "stub":
             from app.engines.stub import StubEngine
 

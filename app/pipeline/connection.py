@@ -17,6 +17,7 @@ from app.protocol.errors import ApiError
 logger = logging.getLogger("app.pipeline")
 
 _LAST = frozenset({m.Done, m.Failed})
+_WITH_REFS = frozenset({m.Picture, m.Audio})
 
 
 class ReplicaLostError(Exception):
@@ -105,6 +106,10 @@ class Connection:
         self._channel.send([m.encode(submit), body])
         return stream
 
+    def append(self, request_id: str, data: bytes, *, last: bool) -> None:
+        """More input for a request that runs there."""
+        self._channel.send([m.encode(m.Append(request_id, last)), data])
+
     def release(self, stream: Stream) -> bool:
         """The stream is no longer read; what still runs for it is aborted, which the result tells."""
         runs = self._streams.pop(stream.request_id, None) is not None and not stream.ended
@@ -159,7 +164,7 @@ class Connection:
             case m.Events(items):
                 for request_id, event in items:
                     stream = self._streams.get(request_id)
-                    if stream is not None and (type(event) is not m.Picture or self._resolve(stream, event)):
+                    if stream is not None and (type(event) not in _WITH_REFS or self._resolve(stream, event)):
                         stream.push(event)
             case m.Result(call_id, failed):
                 answer = self._calls.get(call_id)
@@ -170,14 +175,14 @@ class Connection:
                 else:
                     answer.set_result(frames[1].bytes)
 
-    def _resolve(self, stream: Stream, event: m.Picture) -> bool:
-        """Map what the picture refers to; where that is gone, the stream is lost."""
-        if event.ref is None:
+    def _resolve(self, stream: Stream, event: m.AnyEvent) -> bool:
+        """Map what the event refers to; where that is gone, the stream is lost."""
+        if not isinstance(event, m.Picture | m.Audio) or event.ref is None:
             return True
         try:
             event.data = refs.read(event.ref)
         except OSError as error:
-            logger.warning("request %s: a picture cannot be read any more (%s)", stream.request_id, error)
+            logger.warning("request %s: a result cannot be read any more (%s)", stream.request_id, error)
             self.release(stream)
             stream.lose()
             return False

@@ -119,6 +119,12 @@ class RequestStream:
         self._waiting = rest
         self._meter.accepted()
 
+    def append(self, data: bytes, *, last: bool = False) -> None:
+        """More input for the request, where its engine takes any; from now on it cannot be sent once more."""
+        self._streamed = True
+        if self._stream is not None and not self._stream.ended:
+            self._stream.connection.append(self._submit.request_id, data, last=last)
+
     def __aiter__(self) -> RequestStream:
         return self
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-StageKind = Literal["llm", "diffusion", "stub"]
+StageKind = Literal["llm", "diffusion", "speech", "stub"]
 LoadBalancing = Literal["random", "round-robin", "least-queue-length"]
 LogLevel = Literal["trace", "debug", "info", "warning", "error", "critical"]
 
@@ -18,6 +18,10 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     `source` is the model as the user named it where `model` has become a directory of this machine.
     `max_queue`: requests that may wait in one replica beside those that its engine runs at once; more get a 429.
     `shm_threshold_bytes`: larger results leave a replica through shared memory, where the reader is on its host.
+    `sources`: ids of the stages whose output is this stage's input in a request that passes through several; it begins
+    with the first piece of that (`async_chunk`) or when it is complete, and fails where nothing comes for
+    `input_timeout_s` seconds. `prompt_template` is what a source is asked in the place of the client's prompt, which
+    stands in it as {prompt}.
     """
 
     stage_id: int
@@ -34,6 +38,10 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_queue: int = 1024
     shm_threshold_bytes: int = 8 << 20
     env: dict[str, str] = {}
+    sources: list[int] = []
+    async_chunk: bool = True
+    input_timeout_s: float = 600.0
+    prompt_template: str = ""
 
 
 class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
