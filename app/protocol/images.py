@@ -157,6 +157,7 @@ def picture_task(
     mask: PictureSource | None = None,
     base64: bool = True,
     previews: int = 0,
+    progress: bool = False,
 ) -> PictureTask:
     """The task for a replica; `steps` are those that the pipeline takes by itself, None where that is not known.
 
@@ -192,6 +193,7 @@ def picture_task(
         compression=100 if asked.output_compression is None else asked.output_compression,
         transparent=asked.background == "transparent",
         previews=previews,
+        progress=progress,
         base64=base64,
     )
 

@@ -195,6 +195,7 @@ async def _draw(
         mask=mask,
         base64=asked.response_format in (None, "b64_json"),
         previews=asked.partial_images or 0,
+        progress=bool(asked.stream),
     )
     submission = Submission(task, encode_task(picture), asked.model or "")
     return await respond(request, submission, _delivery(request, task, asked, picture), stream=bool(asked.stream))

@@ -65,7 +65,9 @@ async def draw_in_chat(request: Request[Any, Any, Any], body: bytes) -> Response
     images = asked.sources()
     if images:
         check_inputs(images, "messages")
-    task = picture_task(asked.controls(), asked.prompt(), steps=usual_steps(request), images=images)
+    task = picture_task(
+        asked.controls(), asked.prompt(), steps=usual_steps(request), images=images, progress=bool(asked.stream)
+    )
     identity = Identity("chatcmpl-" + trace_of(request.scope).request_id, int(time.time()), model)
     submission = Submission("image_edit" if images else "image", encode_task(task), asked.model or "")
     return await respond(request, submission, _delivery(asked, identity), stream=bool(asked.stream))

@@ -154,7 +154,8 @@ class Answer:
         self.running = True
 
     def stepped(self, row: Row, step: int, steps: int) -> None:
-        self._tell(_Stepped(row, step, steps))
+        if self._task.progress:  # otherwise the event loop is not woken: it would take turns with the pipeline
+            self._tell(_Stepped(row, step, steps))
 
     def previewed(self, row: Row, number: int, picture: Pixels) -> None:
         self._tell(self._encoded(row, row.index, number, picture))

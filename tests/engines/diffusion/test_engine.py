@@ -62,9 +62,11 @@ async def test_a_picture_is_the_stock_pipelines_to_the_bit(
 
 async def test_the_events_of_an_answer(tiny_pipelines: Directories) -> None:
     async with started(tiny_pipelines("sd")) as engine:
-        asked = await ask(engine, task(num_inference_steps=4))
+        asked = await ask(engine, task(num_inference_steps=4, progress=True))
         assert engine.load().running == 0
         assert engine.load().steps > 4
+        silent = await ask(engine, task(num_inference_steps=4))
+    assert silent.of(m.Progress) == []
     assert isinstance(asked.events[0], m.Accepted)
     assert asked.of(m.Progress) == [m.Progress(step, 4) for step in (1, 2, 3, 4)]
     picture = asked.of(m.Picture)[0]
@@ -82,7 +84,7 @@ async def test_pictures_of_one_request_have_the_seeds_that_follow(
 ) -> None:
     pipe = tiny_pipeline("sd")
     async with started(tiny_pipelines("sd")) as engine:
-        asked = await ask(engine, task(n=3))
+        asked = await ask(engine, task(n=3, progress=True))
     assert [picture.seed for picture in asked.of(m.Picture)] == [7, 8, 9]
     for seed, picture in zip((7, 8, 9), asked.pictures, strict=True):
         np.testing.assert_array_equal(picture, stock(pipe, "sd", seed))
@@ -182,7 +184,7 @@ async def test_a_request_that_is_cancelled_leaves_the_engine_free(
     steps: dict[str, Any], tiny_pipelines: Directories, tiny_pipeline: Pipelines
 ) -> None:
     async with started(tiny_pipelines("sd"), max_num_seqs=1, **steps) as engine:
-        request, waiting = Asked(task(num_inference_steps=900)), Asked(task(num_inference_steps=900))
+        request, waiting = (Asked(task(num_inference_steps=900, progress=True)) for _ in range(2))
         runs = [asyncio.create_task(engine.run(asked)) for asked in (request, waiting)]
         await asyncio.wait_for(request.until(m.Progress), 60)
         assert (engine.load().running, engine.load().waiting) == (1, 1)
