@@ -3,10 +3,11 @@
 Stage engine_args: `load_s` (seconds that loading takes), `load_error` (message to fail the load with), `load_exit`
 (exit code to die with while loading), `token_s` (seconds a token), `slots` (requests that run at once), `adapters`
 (take LoRA adapters, except at the path "/nope"), `holds` (answer requests of the kind "held" with its instance),
-`chats` (false: no text), `draws` (plain pictures).
+`chats` (false: no text), `draws` (plain pictures), `speaks` (a ramp of samples).
 A request body may hold `"stub": {...}`: `tokens` (default: the words of the last message), `token_s`, `fail_after`
 (tokens, then a 500), `exit_after` (tokens, then the process dies), `hang_after` (tokens, then silence),
-`refuse` (message of a 400 before Accepted). A picture task holds it in `extra`, and its tokens are steps.
+`refuse` (message of a 400 before Accepted). A picture task holds it in `extra`, and its tokens are steps; so does a
+speech task, and its tokens are frames of 200 ms.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from typing import Any
 import msgspec
 
 from app.cluster import messages as m
+from app.engines import stubspeech
 from app.engines.base import EngineError, Request
 from app.protocol.pictures import PictureTask, decode_task
+from app.protocol.speechtask import SpeechTask
+from app.protocol.speechtask import decode_task as decode_speech
 from app.settings.schema import StageConfig
 
 
@@ -39,6 +43,7 @@ class StubOptions(msgspec.Struct, forbid_unknown_fields=True):
     holds: bool = False
     chats: bool = True
     draws: bool = False
+    speaks: bool = False
 
 
 class StubScript(msgspec.Struct, forbid_unknown_fields=True):
@@ -93,9 +98,9 @@ class StubEngine:
             raise RuntimeError(options.load_error)
         extra = [task for task, wanted in (("adapters", options.adapters), ("held", options.holds)) if wanted]
         text = ["chat", "completion"] if options.chats else []
-        tasks = [*text, *(DRAWN if options.draws else ()), *extra]
-        outputs = ["text"] * options.chats + ["image"] * options.draws
-        card = CARD if options.draws else ""
+        tasks = [*text, *(DRAWN if options.draws else ()), *["speech"] * options.speaks, *extra]
+        outputs = ["text"] * options.chats + ["image"] * options.draws + ["audio"] * options.speaks
+        card = CARD if options.draws else stubspeech.CARD if options.speaks else ""
         return m.Capabilities(tasks, 4096, ["text"], outputs, options.slots, self._instance, card)
 
     async def run(self, request: Request) -> None:
@@ -124,6 +129,11 @@ class StubEngine:
             task = decode_task(request.body)
             script = msgspec.convert(task.extra.get("stub", {}), StubScript)
             return script, partial(self._draw, request, task, script)
+        if self._options.speaks and request.kind == "speech":
+            speech = decode_speech(request.body)
+            script = msgspec.convert(speech.extra.get("stub", {}), StubScript)
+            stubspeech.check(speech)
+            return script, partial(self._speak, request, speech, script)
         body = msgspec.json.decode(request.body, type=_Body)
         return body.stub, partial(self._generate, request, body)
 
@@ -145,6 +155,22 @@ class StubEngine:
             request.emit(stubpictures.picture(task, index))
         request.emit(stubpictures.usage(task))
         request.emit(m.Done())
+
+    async def _speak(self, request: Request, task: SpeechTask, script: StubScript) -> None:
+        speaker = stubspeech.Speaker(task)
+        pause = self._options.token_s if script.token_s is None else script.token_s
+        count = 0
+        async for text in stubspeech.frames(request, task, script.tokens):
+            await self._misbehave(script, count)
+            await asyncio.sleep(pause)
+            await request.ready()
+            self._load.steps += 1
+            count += 1
+            for event in speaker.say(text):
+                request.emit(event)
+        await self._misbehave(script, count)
+        for event in (*speaker.finish(), speaker.usage(), m.Done()):
+            request.emit(event)
 
     async def _generate(self, request: Request, body: _Body) -> None:
         script = body.stub
