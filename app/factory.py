@@ -29,6 +29,7 @@ from app.routes.unread import Upload
 from app.settings.resolve import resolve
 from app.settings.schema import Settings
 from app.store.generated import GeneratedFiles
+from app.store.voices import Voices
 from app.telemetry.logging import configure_logging_once, send_errors_to
 from app.telemetry.metrics import Metrics
 
@@ -97,6 +98,7 @@ class OmniApp(Litestar):
         self.state.generated = GeneratedFiles(
             run_dir.path / "generated", server.generated_file_lifetime_s, server.generated_files_bytes
         )
+        self.state.voices = Voices(settings.speech)
         self.state.orchestrator = orchestrator
         return orchestrator
 

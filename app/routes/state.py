@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from app.pipeline.orchestrator import Orchestrator
     from app.settings.schema import Settings
     from app.store.generated import GeneratedFiles
+    from app.store.voices import Voices
     from app.telemetry.metrics import Metrics
 
 
@@ -47,6 +48,11 @@ def uploads(app: Litestar) -> set[asyncio.Timeout]:
 def generated(app: Litestar) -> GeneratedFiles:
     """The files that wait to be fetched, those of the server's other API workers too."""
     return cast("GeneratedFiles", _state(app).generated)
+
+
+def voices(app: Litestar) -> Voices:
+    """The voices that clients have uploaded, through any API worker."""
+    return cast("Voices", _state(app).voices)
 
 
 def model_names(app: Litestar) -> list[str]:

@@ -14,7 +14,7 @@ import msgspec
 from app.settings.values import ValueKind, parse
 
 Group = Literal[
-    "model", "server", "log", "stages", "cluster", "engine", "frontend", "vllm", "media", "diffusion", "other"
+    "model", "server", "log", "stages", "cluster", "engine", "frontend", "vllm", "media", "speech", "diffusion", "other"
 ]
 Command = Literal["serve", "headless"]
 Status = Literal["works", "planned", "refused"]
@@ -26,6 +26,7 @@ GROUPS: dict[Group, str] = {
     "stages": "Stages and deployment",
     "cluster": "Master, replicas and time-outs",
     "media": "Media that requests carry or name",
+    "speech": "Speech and voices",
     "engine": "LLM engine (vLLM)",
     "frontend": "Chat, tools and adapters (vLLM)",
     "diffusion": "Diffusion stages",
@@ -37,10 +38,10 @@ GROUPS: dict[Group, str] = {
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """One setting.
 
-    `target` says where the value goes: "server.x", "master.x", "media.x" and "log.x" are fields of Settings, "engine.x"
-    is the engine argument x of every stage whose kind is in `kinds`, "stage.x" a field of those stages, and "input"
-    means that resolve() consumes it (which model, which files). `default` of engine flags is None: the engine's own.
-    `least` and `most` bound numbers. `commands` are the commands that take the flag.
+    `target` says where the value goes: "server.x", "master.x", "media.x", "speech.x" and "log.x" are fields of
+    Settings, "engine.x" is the engine argument x of every stage whose kind is in `kinds`, "stage.x" a field of those
+    stages, and "input" means that resolve() consumes it (which model, which files). `default` of engine flags is None:
+    the engine's own. `least` and `most` bound numbers. `commands` are the commands that take the flag.
 
     A `refused` flag is known and never accepted; `reason` says why and what to use. A `planned` one comes with `part`
     of the project. `needs` tells which hardware a flag is for. `never`: values of users of vllm-omni that no engine
@@ -140,6 +141,7 @@ def flags() -> tuple[Flag, ...]:
     from app.settings.table_media import MEDIA_FLAGS
     from app.settings.table_peer import PEER_FLAGS
     from app.settings.table_server import SERVER_FLAGS
+    from app.settings.table_speech import SPEECH_FLAGS
     from app.settings.table_tls import TLS_FLAGS
     from app.settings.table_vllm import VLLM_FLAGS
 
@@ -150,6 +152,7 @@ def flags() -> tuple[Flag, ...]:
         *TLS_FLAGS,
         *LOG_FLAGS,
         *MEDIA_FLAGS,
+        *SPEECH_FLAGS,
         *ENGINE_FLAGS,
         *VLLM_FLAGS,
         *DIFFUSION_FLAGS,

@@ -21,7 +21,7 @@ from app.settings.environment import SETTINGS_FILE
 from app.settings.flags import flags
 from app.settings.hub import Hub, LookUp
 from app.settings.problems import ConfigError
-from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings
+from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig
 from app.settings.sources import Given, Source, gather
 from app.settings.stages import ResolvedStages, resolve_stages
 
@@ -42,7 +42,7 @@ _LISTENING = (
     "ssl_cert_reqs",
 )
 
-Section = TypeVar("Section", ServerConfig, MasterConfig, MediaConfig, LogConfig)
+Section = TypeVar("Section", ServerConfig, MasterConfig, MediaConfig, SpeechConfig, LogConfig)
 
 
 class Resolution(msgspec.Struct, frozen=True):
@@ -119,6 +119,7 @@ def _assemble(
     server = _section(ServerConfig, "server", given, origins)
     master = _section(MasterConfig, "master", given, origins)
     media = _section(MediaConfig, "media", given, origins)
+    speech = _section(SpeechConfig, "speech", given, origins)
     log = _section(LogConfig, "log", given, origins)
     take_keys(server, given, origins, problems)
     resolved = resolve_stages(model, given, problems, warnings, hub)
@@ -131,6 +132,7 @@ def _assemble(
         server=server,
         master=master,
         media=media,
+        speech=speech,
         log=log,
         origins=origins | resolved.origins,
         created=int(time.time()),

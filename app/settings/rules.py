@@ -11,7 +11,7 @@ from app.media.policy import HostList
 from app.settings.access import check_origins
 from app.settings.devices import world_size
 from app.settings.rules_diffusion import diffusion_problems
-from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, StageConfig
+from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig, StageConfig
 
 _NEEDED = (
     ("enable_auto_tool_choice", "tool_call_parser"),
@@ -27,6 +27,7 @@ def check(settings: Settings, problems: list[str]) -> None:
     problems += _server(settings.server)
     check_origins(settings.server, problems)
     problems += _media(settings.media)
+    problems += _speech(settings.speech)
     problems += _reach(settings.master)
     problems += _log(settings.log)
     for stage in settings.stages:
@@ -78,6 +79,12 @@ def _media(media: MediaConfig) -> Iterator[str]:
         HostList(media.allowed_media_domains)
     except ValueError as error:
         yield f"--allowed-media-domains: {error}"
+
+
+def _speech(speech: SpeechConfig) -> Iterator[str]:
+    url = speech.voices_database  # not shown: it may hold a password
+    if url and "://" not in url:
+        yield "--voices-database is no URL; a file is named as sqlite:////path/to/voices.sqlite3"
 
 
 def _reach(master: MasterConfig) -> Iterator[str]:

@@ -112,6 +112,24 @@ class MediaConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_redirects: int = 3
 
 
+class SpeechConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Speech: limits of what one request may say, and the voices that clients upload. Times in seconds.
+
+    `voices_database` is a database URL as SQLAlchemy reads it, "" for a file of the user's (store.voices.default_file).
+    `socket_*` hold for /v1/audio/speech/stream: silence of an idle client, text that waits or is being spoken.
+    """
+
+    tts_max_instructions_length: int = 500
+    max_characters: int = 4096
+    batch_max_items: int = 32
+    socket_idle_s: float = 30.0
+    socket_max_characters: int = 64 << 10
+    voices_database: str = ""
+    voices_max: int = 1000
+    voices_max_bytes: int = 2 << 30
+    voices_policy: Literal["overwrite", "immutable"] = "overwrite"
+
+
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What is logged, how, and where. `engine_level` "": what VLLM_LOGGING_LEVEL says, or warning. `file` "": stderr.
 
@@ -140,6 +158,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     server: ServerConfig = msgspec.field(default_factory=ServerConfig)
     master: MasterConfig = msgspec.field(default_factory=MasterConfig)
     media: MediaConfig = msgspec.field(default_factory=MediaConfig)
+    speech: SpeechConfig = msgspec.field(default_factory=SpeechConfig)
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     origins: dict[str, str] = {}
 

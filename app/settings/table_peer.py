@@ -23,9 +23,6 @@ def _refused(name: str, reason: str, kind: ValueKind = "str", aliases: tuple[str
 PLANNED = (
     _planned(_SPEECH, "async-chunk", "bool", "Stream between stages; replaces what the deploy file says."),
     _planned(_SPEECH, "task-type", "str", "What a speech model does by default: CustomVoice, VoiceDesign, Base."),
-    _planned(
-        _SPEECH, "tts-max-instructions-length", "int", "Longest instructions for a voice, in characters.", least=1
-    ),
     _planned(_OMNI, "forced-aligner", "str", "Model that adds a time to each word of speech."),
     _planned(_OMNI, "forced-aligner-config", "str", "YAML file with the settings of that model.", metavar="FILE"),
     _planned(_OMNI, "forced-aligner-device", "str", "Devices of that model."),

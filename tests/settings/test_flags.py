@@ -17,13 +17,14 @@ import pytest
 from app.engines.diffusion.options import DiffusionOptions
 from app.settings.flags import Flag, by_key, by_variable, flags
 from app.settings.resolve import ConfigError, examine
-from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, StageConfig
+from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig, StageConfig
 from tests.certificates import write_certificate
 
 SECTIONS: dict[type[msgspec.Struct], str] = {
     ServerConfig: "server",
     MasterConfig: "master",
     MediaConfig: "media",
+    SpeechConfig: "speech",
     LogConfig: "log",
     StageConfig: "stage",
 }
@@ -64,6 +65,7 @@ SAMPLES = {
     "disable-access-log-for-endpoints": "/metrics",
     "log-file": str(FILES / "log"),
     "public-base-url": "https://ai.example.org",
+    "voices-database": "sqlite:////tmp/voices.sqlite3",
     "ssl-certfile": str(CERTIFICATE),
     "ssl-keyfile": str(KEY),
     "ssl-ca-certs": str(CERTIFICATE),
@@ -226,7 +228,7 @@ def test_the_diffusion_engine_has_an_option_for_each_of_its_flags() -> None:
     assert options == theirs | {"device", "default_sampling_params"}
 
 
-@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, MediaConfig, LogConfig, StageConfig])
+@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, MediaConfig, SpeechConfig, LogConfig, StageConfig])
 def test_defaults_are_those_of_the_schema(section: type[msgspec.Struct]) -> None:
     name = SECTIONS[section]
     fields = {field.name: field for field in msgspec.structs.fields(section)}
@@ -235,7 +237,7 @@ def test_defaults_are_those_of_the_schema(section: type[msgspec.Struct]) -> None
             assert flag.default == default_of(fields[flag.field]), flag.name
 
 
-@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, MediaConfig, LogConfig])
+@pytest.mark.parametrize("section", [ServerConfig, MasterConfig, MediaConfig, SpeechConfig, LogConfig])
 def test_every_field_has_a_flag(section: type[msgspec.Struct]) -> None:
     internal = {"heartbeat_s"}  # part of the protocol with the replicas, not a choice
     name = SECTIONS[section]
