@@ -14,13 +14,13 @@ import torch
 import transformers
 from diffusers.utils import logging as diffusers_logging
 
+from app.engines.device import compute_device
 from app.engines.diffusion import custom, dummy, memory, modular, quantize, singlefile
 from app.engines.diffusion.auxiliary import auxiliary_encoder
 from app.engines.diffusion.checkpoint import INDEX, Checkpoint, find_class, init_parameters, read_checkpoint
 from app.engines.diffusion.load_arguments import FLAG, load_arguments
 from app.engines.diffusion.offload import offload_config
 from app.engines.diffusion.options import DiffusionOptions
-from app.engines.diffusion.parts import compute_device
 from app.engines.diffusion.precision import Dtypes, choose_dtype, default_of, name_of
 from app.engines.diffusion.vision_processor import ImageProcessor
 from app.engines.diffusion.weight_threads import weight_threads
@@ -74,7 +74,7 @@ def _plan(options: DiffusionOptions, path: Path, scratch: Path) -> _Plan:
     checkpoint = _checkpoint(options, path, scratch)
     cls = _pipeline_class(options, checkpoint, path)
     arguments = load_arguments(options.diffusers_load_kwargs, init_parameters(cls))
-    device = compute_device(options)
+    device = compute_device(options.device)
     dtype = choose_dtype(options.dtype, arguments, checkpoint, device)
     whole = path if path.is_file() and singlefile.is_whole(path) else None
     files = {}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from app.settings.problems import did_you_mean
+from app.engines.arguments import read_arguments
 from app.settings.schema import StageConfig
 
 LoadFormat = Literal["default", "diffusers", "custom_pipeline", "dummy"]
@@ -25,7 +25,6 @@ CacheBackend = Literal[
 Granularity = Literal["regional", "full"]
 VaeFastPath = Literal["off", "lossless", "channels_last"]
 
-_DTYPES = {"half": "float16", "float": "float32"}
 _DEFAULT_PIXELS = 7680 * 4320
 
 
@@ -103,34 +102,4 @@ def read_options(stage: StageConfig) -> DiffusionOptions:
     Raises:
         ValueError: an argument is unknown or has a value that cannot be; the message names stage and argument.
     """
-    where = f"stage {stage.stage_id} ({stage.name})"
-    arguments = {name: value for name, value in stage.engine_args.items() if value is not None}
-    known = {field.name for field in msgspec.structs.fields(DiffusionOptions)} - {"default_sampling_params"}
-    for name in arguments:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ValueError(f"{where}: engine argument {name!r} is unknown to the diffusion engine{hint}")
-    if stage.devices == "cpu":
-        arguments.setdefault("device", "cpu")
-    if isinstance(arguments.get("dtype"), str):
-        arguments["dtype"] = _dtype(arguments["dtype"], where)
-    return _converted(arguments | {"default_sampling_params": stage.default_sampling_params}, where)
-
-
-def _dtype(name: str, where: str) -> str:
-    name = _DTYPES.get(name.lower(), name.lower())
-    if name not in ("auto", "bfloat16", "float16", "float32"):
-        raise ValueError(f"{where}: dtype must be auto, bfloat16, float16 or float32; got {name!r}")
-    return name
-
-
-def _converted(arguments: dict[str, Any], where: str) -> DiffusionOptions:
-    """Field by field, so that the message can name the argument without a path."""
-    types = {field.name: field.type for field in msgspec.structs.fields(DiffusionOptions)}
-    checked = {}
-    for name, value in arguments.items():
-        try:
-            checked[name] = msgspec.convert(value, types[name], strict=True)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"{where}: engine argument {name!r}: {error}; got {value!r}") from None
-    return DiffusionOptions(**checked)
+    return read_arguments(stage, DiffusionOptions, "diffusion")

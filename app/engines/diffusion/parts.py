@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from app.engines.diffusion.options import DiffusionOptions
-
 _DENOISERS = ("transformer", "transformer_2", "unet")
 
 
@@ -20,10 +18,3 @@ def denoisers(pipe: Any) -> dict[str, torch.nn.Module]:
 def modules(pipe: Any) -> dict[str, torch.nn.Module]:
     """All components with weights, by name."""
     return {name: part for name, part in pipe.components.items() if isinstance(part, torch.nn.Module)}
-
-
-def compute_device(options: DiffusionOptions) -> torch.device:
-    """Where the stage computes: what it was told, else the accelerator of this machine, else its CPU."""
-    if options.device:
-        return torch.device(options.device)
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

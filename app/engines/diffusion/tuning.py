@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from app.engines.device import compute_device
 from app.engines.diffusion.attention import set_attention
 from app.engines.diffusion.compile import compile_denoisers
 from app.engines.diffusion.offload import offload
 from app.engines.diffusion.options import DiffusionOptions
-from app.engines.diffusion.parts import compute_device, denoisers
+from app.engines.diffusion.parts import denoisers
 from app.engines.diffusion.quantize import quantize_loaded
 
 _SHIFTS = ("flow_shift", "shift")
@@ -28,7 +29,7 @@ def tune(pipe: Any, options: DiffusionOptions) -> list[str]:
     Raises:
         ValueError: an option cannot work with this pipeline or on this machine; the message says which and why.
     """
-    device = compute_device(options)
+    device = compute_device(options.device)
     steps = (
         _schedule(pipe, options),
         _guardrails(pipe, options),
