@@ -30,6 +30,9 @@ REFUSED = {
     "height": "write it as size, WIDTHxHEIGHT",
     "cfg_scale": "its name on this route is true_cfg_scale",
     "num_outputs_per_prompt": "its name on this route is n",
+    "num_images_per_prompt": "its name here is n",
+    "steps": "its name here is num_inference_steps",
+    "guidance": "its name here is guidance_scale",
     "extra_args": "its name here is extra_params",
     "extra_body": "clients put its members at the root of the body",
     "reference_image": "send it as one more image",
@@ -49,9 +52,11 @@ _MEMBER = re.compile(rf"({'|'.join(_OBJECTS)})\[(\w+)\]", re.ASCII)
 class FieldDecoder(BodyDecoder[T]):
     """Decodes the body of one route; made once per route."""
 
-    def __init__(self, model: type[T]) -> None:
+    def __init__(self, model: type[T], refused: Mapping[str, str] = REFUSED) -> None:
+        """`refused`: fields that clients send to routes like this one, and why they are refused here."""
         super().__init__(model)
         self._model = model
+        self._refused = refused
 
     def decode(self, body: bytes) -> T:
         """The JSON body as the struct.
@@ -62,7 +67,7 @@ class FieldDecoder(BodyDecoder[T]):
         try:
             decoded = super().decode(body)
         except ApiError as error:
-            raise _explained(error, self._model) from None
+            raise self._explained(error) from None
         try:
             refuse_repeated_keys(body)
         except RecursionError:
@@ -78,7 +83,26 @@ class FieldDecoder(BodyDecoder[T]):
         try:
             return msgspec.convert(_nested(fields), self._model, strict=False)
         except msgspec.ValidationError as error:
-            raise _explained(invalid_field(error), self._model) from None
+            raise self._explained(invalid_field(error)) from None
+
+    def _explained(self, error: ApiError) -> ApiError:
+        """The same refusal with the reason, the name that was probably meant, or the values that there are."""
+        found = error.body.error
+        if found.param is None:
+            return error
+        name = found.param.rpartition(".")[2]
+        if found.code == "unknown_parameter":
+            if (reason := self._refused.get(name)) is not None:
+                message = f"{found.param} cannot be honoured: {reason}."
+                return ApiError(400, message, param=found.param, code="unsupported_parameter")
+            near = difflib.get_close_matches(name, field_names(self._model), n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            return ApiError(400, found.message + hint, param=found.param, code=found.code)
+        if "nvalid enum value" in found.message and (choices := _choices(self._model).get(name)):
+            message = f"{found.param}: must be one of {', '.join(choices)}."
+            hint = _elsewhere(name, found.message, self._model)
+            return ApiError(400, message + hint, param=found.param, code=found.code)
+        return error
 
 
 def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -115,26 +139,6 @@ def _scalar(text: str) -> Any:
         return msgspec.json.decode(text, type=bool | int | float | None)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return text
-
-
-def _explained(error: ApiError, model: type[Any]) -> ApiError:
-    """The same refusal with the reason, the name that was probably meant, or the values that there are."""
-    found = error.body.error
-    if found.param is None:
-        return error
-    name = found.param.rpartition(".")[2]
-    if found.code == "unknown_parameter":
-        if (reason := REFUSED.get(name)) is not None:
-            message = f"{found.param} cannot be honoured: {reason}."
-            return ApiError(400, message, param=found.param, code="unsupported_parameter")
-        near = difflib.get_close_matches(name, field_names(model), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        return ApiError(400, found.message + hint, param=found.param, code=found.code)
-    if "nvalid enum value" in found.message and (choices := _choices(model).get(name)):
-        message = f"{found.param}: must be one of {', '.join(choices)}."
-        hint = _elsewhere(name, found.message, model)
-        return ApiError(400, message + hint, param=found.param, code=found.code)
-    return error
 
 
 def field_names(model: type[Any]) -> tuple[str, ...]:

@@ -151,6 +151,7 @@ def test_unknown_fields() -> None:
     assert (found.param, found.code) == ("num_inference_step", "unknown_parameter")
     assert "Did you mean num_inference_steps?" in found.message
     assert "Did you mean" not in problem(zzz=1).message
+    assert "num_inference_steps" in problem(steps=3).message
 
 
 def test_fields_that_do_not_go_together() -> None:

@@ -63,9 +63,13 @@ class RowQueue:
     holds back another kind by one batch and no more.
     """
 
-    def __init__(self, most: int, max_wait_s: float = 0.0) -> None:
-        """A batch has `most` rows at most; a smaller one starts once its oldest row has waited `max_wait_s`."""
+    def __init__(self, most: int, max_wait_s: float = 0.0, max_loras: int = 1) -> None:
+        """A batch has `most` rows and `max_loras` different adapters at most.
+
+        A smaller one starts once its oldest row has waited `max_wait_s`.
+        """
         self._most = most
+        self._max_loras = max_loras
         self._max_wait_s = max_wait_s
         self._groups: OrderedDict[Hashable, deque[Row]] = OrderedDict()
         self._changed = threading.Condition()
@@ -104,7 +108,7 @@ class RowQueue:
             most = 1 if isinstance(key, Row) else self._most
             due = group[0].arrived + self._max_wait_s - now
             if len(group) >= most or due <= 0:
-                rows = take_together(group, most, lambda row: row.call.blend)
+                rows = take_together(group, most, lambda row: row.call.blend, self._max_loras)
                 self._groups.move_to_end(key)
                 return rows, None
             pause = due if pause is None else min(pause, due)
@@ -120,14 +124,14 @@ class RowQueue:
         _fail(rows)
 
 
-def take_together(waiting: deque[Item], most: int, blend_of: Callable[[Item], Blend]) -> list[Item]:
+def take_together(waiting: deque[Item], most: int, blend_of: Callable[[Item], Blend], max_loras: int) -> list[Item]:
     """Take the first item, and up to `most` in all whose LoRA adapters can act side by side, out of `waiting`."""
     taken: list[Item] = []
     left: list[Item] = []
     blends: set[Blend] = set()
     for item in waiting:
         with_it = blends | {blend_of(item)}
-        if len(taken) < most and (len(with_it) == 1 or Adapters.mixable(list(with_it))):
+        if len(taken) < most and (len(with_it) == 1 or Adapters.mixable(list(with_it), max_loras)):
             taken.append(item)
             blends = with_it
         else:

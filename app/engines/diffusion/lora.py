@@ -35,7 +35,7 @@ class Adapters:
         """
         self._class = type(pipe).__name__
         self._possible = hasattr(pipe, "load_lora_weights") and bool(getattr(pipe, "_lora_loadable_modules", None))
-        self._most = options.max_loras
+        self.most = options.max_loras
         self._weights = LoraWeights(pipe, options.max_loras)
         self._allowed = [_directory(given) for given in options.lora_dir]
         self._files: dict[str, Path] = {}
@@ -90,8 +90,8 @@ class Adapters:
         blend = tuple(Part(self._source(choice), choice.scale) for choice in choices)
         if len({part.source for part in blend}) < len(blend):
             _refuse(400, "an adapter is named twice; name it once, with the sum of the scales")
-        if len(blend) > self._most:
-            _refuse(400, f"at most {self._most} adapters can act together here (--max-loras)")
+        if len(blend) > self.most:
+            _refuse(400, f"at most {self.most} adapters can act together here (--max-loras)")
         return blend
 
     def _source(self, choice: LoraChoice) -> str:
@@ -120,10 +120,14 @@ class Adapters:
         return any(path.is_relative_to(allowed) for allowed in self._allowed)
 
     @staticmethod
-    def mixable(blends: Sequence[Blend]) -> bool:
-        """Whether one batch can have these, one for each row: none has two adapters, and an adapter one weight."""
+    def mixable(blends: Sequence[Blend], most: int) -> bool:
+        """Whether one batch can have these, one for each row.
+
+        None has two adapters, an adapter has one weight, and they are `most` at most.
+        """
         parts = {part for blend in blends for part in blend}
-        return all(len(blend) <= 1 for blend in blends) and len({part.source for part in parts}) == len(parts)
+        single = all(len(blend) <= 1 for blend in blends)
+        return single and len(parts) <= most and len({part.source for part in parts}) == len(parts)
 
     @contextmanager
     def active(self, blends: Sequence[Blend]) -> Iterator[None]:

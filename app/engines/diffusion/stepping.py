@@ -53,13 +53,14 @@ class _Part:
 class Rendezvous:
     """Where the calls of several threads meet. One of the threads computes for all; the others wait for it."""
 
-    def __init__(self, most: int, max_wait_s: float, active: Active) -> None:
-        """At most `most` calls are fused; a call waits `max_wait_s` for the others that have joined.
+    def __init__(self, most: int, max_wait_s: float, active: Active, max_loras: int = 1) -> None:
+        """At most `most` calls with `max_loras` adapters are fused; a call waits `max_wait_s` for others that joined.
 
         `active` surrounds a pass with the LoRA adapters of its rows.
         """
         self._most = most
         self._active = active
+        self._max_loras = max_loras
         self._max_wait_s = max_wait_s
         self._changed = threading.Condition()
         self._parts: deque[_Part] = deque()
@@ -118,7 +119,7 @@ class Rendezvous:
         """The oldest call and those that go with it; who has waited longest is next, whatever its shapes."""
         key = self._parts[0].forward.key
         alike = deque(part for part in self._parts if part.forward.key == key)
-        group = take_together(alike, self._most, lambda part: part.blend)
+        group = take_together(alike, self._most, lambda part: part.blend, self._max_loras)
         self._parts = deque(part for part in self._parts if part not in group)
         self._busy = True
         return group
@@ -192,7 +193,7 @@ class Stepper:
         self._models = denoisers(pipe)
         self._active = adapters.active
         self._profiler = profiler
-        self.rendezvous = Rendezvous(most, max_wait_s, adapters.active)
+        self.rendezvous = Rendezvous(most, max_wait_s, adapters.active, adapters.most)
         self.text_lock = threading.Lock()
         vae, lock = getattr(pipe, "vae", None), threading.Lock()
         for name in ("encode", "decode"):

@@ -87,7 +87,7 @@ def test_a_closed_queue_fails_what_waits_and_what_comes(call: Call) -> None:
 
 def test_adapters_that_cannot_act_side_by_side_come_one_after_another(call: Call) -> None:
     plain, weak, strong, other = (), (Part("a", 0.5),), (Part("a", 1.0),), (Part("b", 1.0),)
-    queue = RowQueue(most=8)
+    queue = RowQueue(most=8, max_loras=2)
     waiting = rows(call, "k", 1, 2, 3, 4, 5)
     for row, blend in zip(waiting, (plain, weak, strong, other, weak), strict=True):
         row.call = msgspec.structs.replace(row.call, blend=blend)
@@ -99,3 +99,12 @@ def test_adapters_that_cannot_act_side_by_side_come_one_after_another(call: Call
         row.call = msgspec.structs.replace(row.call, blend=blend)
     queue.put(both)
     assert [seeds(queue.take()) for _ in range(2)] == [[6, 7], [8]]
+
+
+def test_a_batch_has_no_more_adapters_than_may_be_loaded(call: Call) -> None:
+    queue = RowQueue(most=8, max_loras=2)
+    waiting = rows(call, "k", 1, 2, 3, 4)
+    for row, name in zip(waiting, "abca", strict=True):
+        row.call = msgspec.structs.replace(row.call, blend=(Part(name, 1.0),))
+    queue.put(waiting)
+    assert [seeds(queue.take()) for _ in range(2)] == [[1, 2, 4], [3]]

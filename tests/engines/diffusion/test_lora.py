@@ -90,7 +90,7 @@ def test_a_batch_mixes_adapters(kind: str, studio: Callable[..., Studio]) -> Non
     choices = [[s.choice("one")], [], [s.choice("two", 0.5)]]
     alone = [s.draw(*choice, seed=seed) for seed, choice in enumerate(choices)]
     blends = [s.adapters.resolve(choice) for choice in choices]
-    assert s.adapters.mixable(blends)
+    assert s.adapters.mixable(blends, 2)
     generators = [torch.Generator("cpu").manual_seed(seed) for seed in range(3)]
     with s.adapters.active(blends):
         together = s.pipe(
@@ -103,9 +103,10 @@ def test_a_batch_mixes_adapters(kind: str, studio: Callable[..., Studio]) -> Non
 
 def test_what_a_batch_cannot_mix() -> None:
     one, half, two = Part("one", 1.0), Part("one", 0.5), Part("two", 1.0)
-    assert Adapters.mixable([(one,), (), (two,), (one,)])
-    assert not Adapters.mixable([(one,), (half,)])
-    assert not Adapters.mixable([(one, two), (one,)])
+    assert Adapters.mixable([(one,), (), (two,), (one,)], 2)
+    assert not Adapters.mixable([(one,), (half,)], 2)
+    assert not Adapters.mixable([(one, two), (one,)], 2)
+    assert not Adapters.mixable([(one,), (two,)], 1)
 
 
 def test_the_longest_unused_makes_room(studio: Callable[..., Studio]) -> None:
