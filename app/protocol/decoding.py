@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from app.protocol.errors import ApiError
+from app.protocol.errors import ApiError, invalid
 
 T = TypeVar("T")
 
+_MAX_DEPTH = 8
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 _EXPECTED = re.compile(r"Expected `(?P<types>[^`]+)`(?P<bound>[^`,]*)(?:, got `(?P<got>[^`]+)`)?$")
@@ -43,6 +44,25 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
             raise ApiError(400, f"The request body has the key {name[:100]!r} twice.", code="invalid_json")
         members[name] = value
     return members
+
+
+def check_arguments(value: Any, param: str, depth: int = 0) -> None:
+    """Arguments for a model's own call: none are deeper or larger, and what goes to the replica has to be writable.
+
+    Raises:
+        ApiError: 400, nested too deeply, or an integer of more than 64 bits.
+    """
+    if depth > _MAX_DEPTH:
+        raise invalid(param.partition(".")[0], f"is nested more than {_MAX_DEPTH} levels deep")
+    match value:
+        case int() if not -(2**63) <= value < 2**64:
+            raise invalid(param, "is an integer of more than 64 bits")
+        case dict():
+            for name, member in value.items():
+                check_arguments(member, f"{param}.{name}", depth + 1)
+        case list():
+            for position, item in enumerate(value):
+                check_arguments(item, f"{param}[{position}]", depth + 1)
 
 
 class BodyDecoder(Generic[T]):

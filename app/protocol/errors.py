@@ -54,3 +54,13 @@ _TYPES = {
 def default_type(status: int) -> str:
     """OpenAI's error type for an HTTP status."""
     return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
+def invalid(param: str, problem: str) -> ApiError:
+    """400: the value of a field, or what it does together with another."""
+    return ApiError(400, f"{param}: {problem}.", param=param, code="invalid_value")
+
+
+def unsupported(param: str, reason: str) -> ApiError:
+    """400: a field that is understood and cannot have its effect here."""
+    return ApiError(400, f"{param} cannot be honoured: {reason}.", param=param, code="unsupported_parameter")

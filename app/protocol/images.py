@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from app.protocol.errors import ApiError
+from app.protocol.decoding import check_arguments
+from app.protocol.errors import ApiError, invalid, unsupported
 from app.protocol.lora import Lora, lora_choices
 from app.protocol.pictures import PictureFormat, PictureSource, PictureTask
 
@@ -20,7 +21,6 @@ MAX_SIDE = 16383
 MAX_PROMPT = 32_000
 MAX_SEED = 2**32 - 1
 RESOLUTIONS = (640, 1024)
-_MAX_DEPTH = 8
 
 _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
 _QUALITY_STEPS = {"low": 0.5, "high": 1.5, "hd": 1.5}
@@ -85,9 +85,9 @@ class ImageRequest(Controls, kw_only=True, forbid_unknown_fields=True):
             ApiError: 400, fields that do not go together.
         """
         if self.stream and self.response_format not in (None, "b64_json"):
-            raise _invalid("response_format", "a stream carries pictures as b64_json only")
+            raise invalid("response_format", "a stream carries pictures as b64_json only")
         if self.partial_images and not self.stream:
-            raise _invalid("partial_images", "is for streams: set stream to true as well")
+            raise invalid("partial_images", "is for streams: set stream to true as well")
 
 
 class GenerationRequest(ImageRequest, kw_only=True, forbid_unknown_fields=True):
@@ -117,7 +117,7 @@ class EditRequest(ImageRequest, kw_only=True, forbid_unknown_fields=True):
         """As ImageRequest.check."""
         super().check()
         if self.input_fidelity == "high":
-            raise _unsupported("input_fidelity", "no pipeline here weighs its inputs by it; use strength")
+            raise unsupported("input_fidelity", "no pipeline here weighs its inputs by it; use strength")
 
     def sources(self) -> list[PictureSource]:
         """The pictures named in the body: image, images, url, in this order."""
@@ -136,7 +136,7 @@ class EditRequest(ImageRequest, kw_only=True, forbid_unknown_fields=True):
             ApiError: 400, it is named twice.
         """
         if self.mask is not None and self.mask_image is not None:
-            raise _invalid("mask_image", "is another name of mask; give one of them")
+            raise invalid("mask_image", "is another name of mask; give one of them")
         field = "mask" if self.mask is not None else "mask_image"
         value = getattr(self, field)
         return None if value is None else _source(value, field)
@@ -166,9 +166,9 @@ def picture_task(
     """
     width, height = _size(asked)
     if asked.background == "transparent" and asked.format == "jpeg":
-        raise _invalid("background", "JPEG knows no transparency; ask for output_format png or webp")
+        raise invalid("background", "JPEG knows no transparency; ask for output_format png or webp")
     extra = dict(asked.extra_params or {})
-    _check_extra(extra, "extra_params")
+    check_arguments(extra, "extra_params")
     if asked.resolution is not None:
         extra["resolution"] = asked.resolution
     return PictureTask(
@@ -205,7 +205,7 @@ def checked_prompt(prompt: str, param: str = "prompt") -> str:
         ApiError: 400, it is empty or blank.
     """
     if not prompt.strip():
-        raise _invalid(param, "must not be empty")
+        raise invalid(param, "must not be empty")
     return prompt
 
 
@@ -218,7 +218,7 @@ def check_inputs(sources: list[PictureSource], field: str = "image") -> None:
         message = f"{field} is required: a file, a URL or a data URL."
         raise ApiError(400, message, param=field, code="missing_required_parameter")
     if len(sources) > MAX_INPUTS:
-        raise _invalid(field, f"at most {MAX_INPUTS} pictures, got {len(sources)}")
+        raise invalid(field, f"at most {MAX_INPUTS} pictures, got {len(sources)}")
     for source in sources:
         check_source(source)
 
@@ -229,36 +229,21 @@ def check_source(source: PictureSource) -> None:
         ApiError: 400, there is nothing in it.
     """
     if not source.data and not source.url.strip():
-        raise _invalid(source.param, "is empty; it must be a picture")
-
-
-def _check_extra(value: Any, param: str, depth: int = 0) -> None:
-    """No pipeline's arguments are deeper or larger, and what goes to the replica could not be written or read."""
-    if depth > _MAX_DEPTH:
-        raise _invalid(param.partition(".")[0], f"is nested more than {_MAX_DEPTH} levels deep")
-    match value:
-        case int() if not -(2**63) <= value < 2**64:
-            raise _invalid(param, "is an integer of more than 64 bits")
-        case dict():
-            for name, member in value.items():
-                _check_extra(member, f"{param}.{name}", depth + 1)
-        case list():
-            for position, item in enumerate(value):
-                _check_extra(item, f"{param}[{position}]", depth + 1)
+        raise invalid(source.param, "is empty; it must be a picture")
 
 
 def _size(asked: Controls) -> tuple[int, int]:
     """Width and height in pixels, 0 and 0 for the pipeline's own."""
     if asked.resolution is not None and asked.resolution not in RESOLUTIONS:
-        raise _invalid("resolution", f"must be one of {', '.join(map(str, RESOLUTIONS))}")
+        raise invalid("resolution", f"must be one of {', '.join(map(str, RESOLUTIONS))}")
     if asked.size is None or asked.size == "auto":
         return 0, 0
     if asked.resolution is not None:
-        raise _invalid("resolution", "cannot be given together with a size")
+        raise invalid("resolution", "cannot be given together with a size")
     match = _SIZE.fullmatch(asked.size)
     if match is None or max(width := int(match[1]), height := int(match[2])) > MAX_SIDE:
         message = f"must be auto or WIDTHxHEIGHT, such as 1024x768, each 1 to {MAX_SIDE}; got {asked.size[:40]!r}"
-        raise _invalid("size", message)
+        raise invalid("size", message)
     return width, height
 
 
@@ -267,9 +252,9 @@ def _steps(asked: Controls, usual: int | None) -> int | None:
     if factor is None:
         return asked.num_inference_steps
     if asked.num_inference_steps is not None:
-        raise _invalid("quality", f"{asked.quality} sets the number of steps, as num_inference_steps does; give one")
+        raise invalid("quality", f"{asked.quality} sets the number of steps, as num_inference_steps does; give one")
     if usual is None:
-        raise _unsupported("quality", "the served pipeline has no usual number of steps; use num_inference_steps")
+        raise unsupported("quality", "the served pipeline has no usual number of steps; use num_inference_steps")
     return min(MAX_STEPS, math.ceil(usual * factor))
 
 
@@ -277,11 +262,3 @@ def _source(value: str | ImageReference, param: str) -> PictureSource:
     if isinstance(value, ImageReference):
         return PictureSource(url=value.image_url, param=f"{param}.image_url")
     return PictureSource(url=value, param=param)
-
-
-def _invalid(param: str, problem: str) -> ApiError:
-    return ApiError(400, f"{param}: {problem}.", param=param, code="invalid_value")
-
-
-def _unsupported(param: str, reason: str) -> ApiError:
-    return ApiError(400, f"{param} cannot be honoured: {reason}.", param=param, code="unsupported_parameter")
