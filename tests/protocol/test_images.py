@@ -17,15 +17,15 @@ _generation = FieldDecoder(GenerationRequest)
 _edit = FieldDecoder(EditRequest)
 
 
-def task(steps: int | None = None, **fields: Any) -> PictureTask:
+def task(usual: int | None = None, /, **fields: Any) -> PictureTask:
     asked = _generation.decode(msgspec.json.encode({"prompt": "x"} | fields))
     asked.check()
-    return picture_task(asked, asked.prompt, steps=steps)
+    return picture_task(asked, asked.prompt, steps=usual)
 
 
-def problem(steps: int | None = None, **fields: Any) -> ErrorObject:
+def problem(usual: int | None = None, /, **fields: Any) -> ErrorObject:
     with pytest.raises(ApiError) as caught:
-        task(steps, **fields)
+        task(usual, **fields)
     assert caught.value.status == 400
     return caught.value.body.error
 
