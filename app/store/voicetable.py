@@ -76,16 +76,17 @@ class VoiceTable:
             VoicesUnavailableError: the database cannot be reached or written.
         """
 
-        def work() -> None:
+        def put() -> None:
             with self._writer.begin() as connection:
                 _put(connection, record, limit, max_bytes, replace=replace)
 
-        try:
-            _translated(work)
-        except IntegrityError:  # where the database lets two write at a time, the other one was first
-            if not replace:
-                raise VoiceExistsError(record.name) from None
-            _translated(work)
+        def work() -> None:
+            try:
+                put()
+            except IntegrityError:  # where the database lets two write at a time, the other one was first
+                put()
+
+        _translated(work)
 
     def get(self, name: str) -> VoiceRecord | None:
         """The voice of that name in whatever case, with its recording."""
@@ -181,8 +182,6 @@ def _translated(work: Callable[[], T]) -> T:
     """Run `work`; what goes wrong with the database itself is one error."""
     try:
         return work()
-    except IntegrityError:
-        raise
     except SQLAlchemyError as error:
         cause = getattr(error, "orig", None) or error
         raise VoicesUnavailableError(f"{type(cause).__name__}: {cause}") from error
