@@ -1,10 +1,43 @@
-"""The pipeline as a graph: which stage answers which kind of request."""
+"""The pipeline as a graph: which stages a request passes through, by its task and what its answer shall hold."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
 
 from app.cluster.messages import Capabilities
 from app.pipeline.pool import StagePool
 from app.protocol.errors import ApiError
+
+_WRITTEN = "image"
+"""The task whose prompt a source writes where the stage has a prompt template."""
+
+
+class Edge(NamedTuple):
+    """What `source` makes is the input of `target`, whose configuration says how."""
+
+    source: StagePool
+    target: StagePool
+
+    @property
+    def streams(self) -> bool:
+        """The target begins with the first piece; otherwise when its input is complete."""
+        return self.target.stage.async_chunk
+
+    @property
+    def timeout_s(self) -> float:
+        """The longest silence at either end of the edge."""
+        return self.target.stage.input_timeout_s
+
+
+class Plan(NamedTuple):
+    """The stages of one request: where it begins, and the edges that it takes from there, in their order."""
+
+    first: StagePool
+    edges: tuple[Edge, ...] = ()
 
 
 class Graph:
@@ -12,21 +45,37 @@ class Graph:
 
     def __init__(self, pools: list[StagePool]) -> None:
         self.pools = {pool.stage.stage_id: pool for pool in pools}
+        self._edges = [Edge(self.pools[source], pool) for pool in pools for source in pool.stage.sources]
 
     @property
     def entries(self) -> list[StagePool]:
         return [pool for pool in self.pools.values() if pool.stage.entry]
 
     def capabilities(self) -> Capabilities:
-        """What the entry stages can do together; of several cards the first holds: one stage draws in a pipeline."""
+        """What the entry stages can do together, with what the stages behind them make of it."""
         merged = Capabilities()
-        for own in (pool.capabilities for pool in self.entries):
+        cards = []
+        for pool in self.entries:
+            own = pool.capabilities
+            made = [*own.output_modalities, *(self._outputs_behind(pool) if own.tasks else ())]
             merged.tasks += [x for x in own.tasks if x not in merged.tasks]
             merged.input_modalities += [x for x in own.input_modalities if x not in merged.input_modalities]
-            merged.output_modalities += [x for x in own.output_modalities if x not in merged.output_modalities]
+            merged.output_modalities += [x for x in made if x not in merged.output_modalities]
             merged.max_model_len = max(merged.max_model_len, own.max_model_len)
-            merged.card = merged.card or own.card
+            if own.card:
+                cards.append(own.card)
+        merged.card = _merged(tuple(cards))
         return merged
+
+    @property
+    def speaks(self) -> bool:
+        """An entry feeds a stage that makes sound, whoever is up just now."""
+        return any("audio" in self._outputs_behind(pool) for pool in self.entries)
+
+    def expands(self, task: str) -> bool:
+        """Another stage writes the prompts of such requests."""
+        answering = (pool for pool in self.entries if task in pool.capabilities.tasks)
+        return task == _WRITTEN and any(pool.stage.prompt_template for pool in answering)
 
     def entry_for(self, kind: str) -> StagePool:
         """The entry stage whose engine answers `kind`.
@@ -40,6 +89,46 @@ class Graph:
         if any(not pool.capabilities.tasks for pool in self.entries):
             raise unavailable([pool.stage.name for pool in self.entries if not pool.ready])
         raise ApiError(404, f"the served model does not answer {kind} requests", code="unsupported_task")
+
+    def route(self, task: str, modalities: Collection[str] = ()) -> Plan:
+        """The stages for a request of that task, and none that it does not need.
+
+        `modalities`: what the answer shall hold beside what the entry itself makes.
+
+        Raises:
+            ApiError: as `entry_for`; 400, no stage behind the entry makes one of the modalities.
+        """
+        entry = self.entry_for(task)
+        if task == _WRITTEN and entry.stage.prompt_template:
+            edge = next(edge for edge in self._edges if edge.target is entry)
+            return Plan(edge.source, (edge,))
+        wanted = [name for name in modalities if name not in entry.stage.outputs]
+        return Plan(entry, tuple(self._edge_to(entry, name) for name in wanted))
+
+    def _edge_to(self, entry: StagePool, modality: str) -> Edge:
+        for edge in self._from(entry):
+            if modality in edge.target.stage.outputs:
+                return edge
+        message = f"modalities: the served model does not answer with {modality} here."
+        raise ApiError(400, message, param="modalities", code="unsupported_parameter")
+
+    def _outputs_behind(self, pool: StagePool) -> list[str]:
+        return [name for edge in self._from(pool) for name in edge.target.stage.outputs]
+
+    def _from(self, pool: StagePool) -> list[Edge]:
+        """The edges to the stages that it feeds; those that only have their prompts written by it are none."""
+        return [edge for edge in self._edges if edge.source is pool and not edge.target.stage.prompt_template]
+
+
+@lru_cache(maxsize=8)
+def _merged(cards: tuple[str, ...]) -> str:
+    """One JSON object with the members of all; of two of one name the first holds."""
+    if len(cards) < 2:
+        return "".join(cards)
+    merged: dict[str, msgspec.Raw] = {}
+    for card in reversed(cards):
+        merged |= msgspec.json.decode(card, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode(merged).decode()
 
 
 def unavailable(stages: list[str]) -> ApiError:

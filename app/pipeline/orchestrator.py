@@ -13,13 +13,16 @@ import msgspec
 from app.cluster import messages as m
 from app.cluster.subscriber import Subscriber
 from app.cluster.transport import new_context
+from app.pipeline.expansion import ExpandedStream, question
 from app.pipeline.graph import Graph, unavailable
 from app.pipeline.pool import Holder, StagePool
 from app.pipeline.request import CREDIT_WINDOW, RequestStream
+from app.pipeline.spoken import SpokenStream
 from app.protocol.errors import ApiError
+from app.protocol.pictures import decode_task
 from app.settings.schema import Settings
 from app.telemetry.metrics import Metrics
-from app.telemetry.requests import RequestMeter
+from app.telemetry.requests import RequestMeter, StageMeter
 
 logger = logging.getLogger("app.pipeline")
 
@@ -118,7 +121,7 @@ class Orchestrator:
         ]
 
     def capabilities(self) -> m.Capabilities:
-        """What the pipeline can do: the entry stages taken together."""
+        """What the pipeline can do: the entry stages taken together, with what the stages behind them make."""
         return self._graph.capabilities()
 
     # ------------------------------------------------------------------------------------------------ requests
@@ -149,11 +152,77 @@ class Orchestrator:
         submit = m.Submit(request_id, kind, model, CREDIT_WINDOW)
         pool = self._graph.entry_for(task or kind)
         target = self._holder(pool, instance) if instance else pool
-        label = model if model in self._model_names else self._model_names[0]
-        meter = RequestMeter(self._metrics, label, pool.stage.stage_id, streamed=streamed)
-        request = RequestStream(target, submit, body, limit_s, meter)
+        request = RequestStream(target, submit, body, limit_s, self._meter(pool, model, streamed))
         await request.start()
         return request
+
+    async def speak(
+        self,
+        request_id: str,
+        body: bytes,
+        speech: bytes,
+        *,
+        model: str = "",
+        limit_s: float = 0.0,
+        streamed: bool = False,
+    ) -> SpokenStream:
+        """Send a chat to its stage and the task `speech` to the one that it feeds; `body` is the chat without either.
+
+        Returns once both have accepted; arguments and errors are those of `submit`.
+        """
+        text, (edge,) = self._graph.route("chat", ("audio",))
+        spoken = SpokenStream(
+            self._part(text, m.Submit(request_id, "chat", model, CREDIT_WINDOW), body, limit_s),
+            self._part(edge.target, m.Submit(request_id, "speech", "", CREDIT_WINDOW), speech, limit_s),
+            self._meter(text, model, streamed),
+            streams=edge.streams,
+            timeout_s=edge.timeout_s,
+        )
+        await spoken.start()
+        return spoken
+
+    async def expand(
+        self, kind: str, request_id: str, body: bytes, *, model: str = "", limit_s: float = 0.0, streamed: bool = False
+    ) -> ExpandedStream:
+        """Have the prompt of the picture task `body` written by the stage before the one that answers `kind`.
+
+        Returns once the picture stage has accepted it; arguments and errors are those of `submit`.
+        """
+        text, (edge,) = self._graph.route(kind)
+        picture = edge.target
+        until = asyncio.get_running_loop().time() + limit_s
+
+        def draw(task: bytes) -> RequestStream:
+            left_s = max(0.001, until - asyncio.get_running_loop().time()) if limit_s else 0.0
+            return self._part(picture, m.Submit(request_id, kind, model, CREDIT_WINDOW), task, left_s)
+
+        asked = question(picture.stage.prompt_template, decode_task(body))
+        expanded = ExpandedStream(
+            self._part(text, m.Submit(request_id, "chat", "", CREDIT_WINDOW), asked, limit_s),
+            draw,
+            body,
+            self._meter(picture, model, streamed),
+            timeout_s=edge.timeout_s,
+        )
+        await expanded.start()
+        return expanded
+
+    def expands(self, kind: str) -> bool:
+        """Whether another stage writes the prompts of such requests."""
+        return self._graph.expands(kind)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether a chat can be answered in sound, whoever is up just now."""
+        return self._graph.speaks
+
+    def _part(self, pool: StagePool, submit: m.Submit, body: bytes, limit_s: float) -> RequestStream:
+        """One stage of a request that several work on."""
+        return RequestStream(pool, submit, body, limit_s, StageMeter(self._metrics, pool.stage.stage_id))
+
+    def _meter(self, pool: StagePool, model: str, streamed: bool) -> RequestMeter:
+        label = model if model in self._model_names else self._model_names[0]
+        return RequestMeter(self._metrics, label, pool.stage.stage_id, streamed=streamed)
 
     def holds(self, task: str, instance: str) -> bool:
         """Whether a replica that answers `task` runs the engine of that name (Capabilities.instance)."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from app.cluster import messages as m
 from app.pipeline.connection import ReplicaLostError, Stream, api_error
 from app.pipeline.graph import unavailable
 from app.pipeline.pool import Holder, StagePool
 from app.protocol.errors import ApiError
-from app.telemetry.requests import EndReason, RequestMeter, reason_of
+from app.telemetry.requests import EndReason, RequestMeter, StageMeter, reason_of
 
 T = TypeVar("T")
 logger = logging.getLogger("app.pipeline")
@@ -33,15 +33,25 @@ class _LeavingError(Exception):
 _PASSED_ON: dict[str, type[Exception]] = {m.QUEUE_FULL: _QueueFullError, m.REPLICA_LEAVES: _LeavingError}
 
 
+class AnswerStream(Protocol):
+    """What a submitted request is answered with, whatever stages work on it; see RequestStream."""
+
+    def __aiter__(self) -> AnswerStream: ...
+
+    async def __anext__(self) -> list[m.AnyEvent]: ...
+
+    async def aclose(self, reason: EndReason = "client_disconnect") -> None: ...
+
+
 class RequestStream:
     """The answer to one request: an async iterator of batches of events, which ends after Done.
 
     Iteration raises ApiError when the request fails. Always call `aclose`, once the events have been used: it aborts
-    what still runs, and lets the replica free what the events referred to.
+    what still runs, and lets the replica free what the events referred to. `meter` counts it.
     """
 
     def __init__(
-        self, pool: StagePool | Holder, submit: m.Submit, body: bytes, limit_s: float, meter: RequestMeter
+        self, pool: StagePool | Holder, submit: m.Submit, body: bytes, limit_s: float, meter: RequestMeter | StageMeter
     ) -> None:
         self._pool = pool
         self._meter = meter
@@ -52,6 +62,8 @@ class RequestStream:
         self._stream: Stream | None = None
         self._tried: set[tuple[str, int]] = set()
         self._waiting: list[m.AnyEvent] = []
+        self._input: list[tuple[bytes, bool]] = []
+        self._taken = False
         self._streamed = False
         self._finished = False
         self._owed = 0
@@ -77,6 +89,7 @@ class RequestStream:
 
     async def _open(self) -> None:
         """Send it and wait for Accepted, on another replica if the first one dies."""
+        self._taken = False
         while True:
             connection = self._pool.pick(self._tried) if len(self._tried) < _ATTEMPTS else None
             if connection is None:
@@ -86,6 +99,8 @@ class RequestStream:
             try:
                 await self._accepted(self._stream)
                 self._owed = 0
+                self._taken = True
+                self._pass_input_on()
                 return
             except ReplicaLostError:
                 continue
@@ -120,10 +135,18 @@ class RequestStream:
         self._meter.accepted()
 
     def append(self, data: bytes, *, last: bool = False) -> None:
-        """More input for the request, where its engine takes any; from now on it cannot be sent once more."""
-        self._streamed = True
-        if self._stream is not None and not self._stream.ended:
-            self._stream.connection.append(self._submit.request_id, data, last=last)
+        """More input for the request, where its engine takes any; once a replica has some, it is not sent once more."""
+        self._input.append((data, last))
+        if self._taken:
+            self._pass_input_on()
+
+    def _pass_input_on(self) -> None:
+        """What came between two replicas is for the one that accepts the request."""
+        items, self._input = self._input, []
+        for data, last in items:
+            self._streamed = True
+            if self._stream is not None and not self._stream.ended:
+                self._stream.connection.append(self._submit.request_id, data, last=last)
 
     def __aiter__(self) -> RequestStream:
         return self
@@ -137,16 +160,14 @@ class RequestStream:
             if isinstance(events[0], m.Failed):
                 raise api_error(events[0])
         except ApiError as error:
-            self._finished = True
-            self._end(reason_of(error))
+            self.abort(reason_of(error))
             raise
         if isinstance(events[-1], m.Failed):  # what came before it goes out first
             self._waiting = [events.pop()]
         self._owed += sum(map(m.cost, events))
         self._meter.take(events)
         if isinstance(events[-1], m.Done):
-            self._finished = True
-            self._end("done")
+            self.abort("done")
         return events
 
     async def _next(self) -> list[m.AnyEvent]:
@@ -175,11 +196,13 @@ class RequestStream:
 
     async def aclose(self, reason: EndReason = "client_disconnect") -> None:
         """Abort the request if it still runs, for `reason`; may be called again."""
-        self._end(reason)
+        self.abort(reason)
         if self._stream is not None:
             self._stream.connection.release_refs(self._stream)
 
-    def _end(self, reason: EndReason) -> None:
+    def abort(self, reason: EndReason) -> None:
+        """End the request for `reason`, and its work where that goes on; what came of it can still be used."""
+        self._finished = True
         self._meter.end(reason)
         if self._stream is not None and self._stream.connection.release(self._stream):
             self._meter.aborted(reason)

@@ -124,6 +124,27 @@ class RequestMeter:
         self._metrics.value(f.GENERATION_TOKENS, self._model).add(max(0, total - self._tokens))
 
 
+class StageMeter:
+    """One of several stages that work on a request; what of it is counted by stage. A RequestMeter counts the rest."""
+
+    def __init__(self, metrics: Metrics, stage: int) -> None:
+        self._metrics = metrics
+        self._stage = str(stage)
+
+    def accepted(self) -> None:
+        """A replica has taken it."""
+
+    def take(self, events: list[m.AnyEvent]) -> None:
+        """One batch of what the stage makes of it."""
+
+    def aborted(self, reason: EndReason) -> None:
+        """A replica was told to stop working on it."""
+        self._metrics.value(f.REQUESTS_ABORTED, self._stage, reason).add()
+
+    def end(self, reason: EndReason) -> None:
+        """The stage is done with it."""
+
+
 def reason_of(error: BaseException) -> EndReason:
     """Why a request ended that ended with `error`."""
     if isinstance(error, ApiError):
