@@ -1,1 +1,1 @@
-"""Speech stages: text-to-speech models behind the engine contract. Only these modules import them."""
+"""Speech stages: text-to-speech models behind the engine contract, one module a family."""

@@ -1,0 +1,142 @@
+"""One request of a speech stage: its sentences are spoken one by one, and leave as pieces of one sound file."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import math
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from app.cluster.messages import Audio, Done, Usage
+from app.engines.base import Request
+from app.engines.refusal import refuse
+from app.engines.speech.family import AbandonedError, Manner, Samples, Speaker, Synthesizer
+from app.engines.speech.sentences import spoken
+from app.media.soundfile import SoundEncoder
+from app.protocol.speechtask import SpeechTask
+
+_SEEDS = 1 << 63
+
+
+class Answer:
+    """The events of one request. `speaking` and `waiting` tell what its current sentence does.
+
+    A request has one sentence at a time in the threads' line, so requests take turns, however long their texts are.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        task: SpeechTask,
+        manner: Manner,
+        synthesizer: Synthesizer,
+        threads: ThreadPoolExecutor,
+        seed: int,
+        tick: Callable[[], None],
+    ) -> None:
+        """`tick` is called for every sign of life, on any thread.
+
+        Raises:
+            EngineError: 400, the manner asks for what the model has not.
+        """
+        self.speaking = self.waiting = False
+        self._request = request
+        self._task = task
+        self._manner = manner
+        self._synthesizer = synthesizer
+        self._speaker: Speaker = synthesizer.begin(manner)
+        self._threads = threads
+        self._seed = seed
+        self._tick = tick
+        self._loop = asyncio.get_running_loop()
+        self._rate = synthesizer.card.sample_rate
+        self._encoder = SoundEncoder(task.format, self._rate, streamed=task.streamed, file_rate=task.sample_rate)
+        self._abandoned = False
+        self._sentences = 0
+        self._samples = 0
+        self._told = 0
+        self._transcript = ""
+
+    def abandon(self) -> None:
+        """Nobody listens any more: what is being spoken ends at the model's next step."""
+        self._abandoned = True
+
+    async def deliver(self, sentences: AsyncIterator[str]) -> None:
+        """Speak them all, and emit everything but Accepted.
+
+        Raises:
+            EngineError: there was nothing that this voice can say, or a sentence failed.
+        """
+        async for sentence in sentences:
+            self._transcript += sentence  # it goes with the next sound, also where it has none itself
+            if text := spoken(sentence):
+                await self._request.ready()
+                await self._take_turn(text)
+        if not self._samples and not self._task.appended:
+            refuse("the voice has no sound for anything in the input; is it in another language?", "input")
+        self._piece(await asyncio.to_thread(self._encoder.finish), self._samples, last=True)
+        self._request.emit(self._usage())
+        self._request.emit(Done())
+
+    async def _take_turn(self, text: str) -> None:
+        self.waiting = True
+        try:
+            await self._loop.run_in_executor(self._threads, self._speak, text)
+        finally:
+            self.waiting = False
+
+    # ------------------------------------------------------------------------------------------------ engine's threads
+
+    def _speak(self, text: str) -> None:
+        self.waiting, self.speaking = False, True
+        try:
+            seed = (self._seed + self._sentences) % _SEEDS
+            self._sentences += 1
+            for samples in self._speaker.speak(text, seed, self._step):
+                self._encode(samples)
+        finally:
+            self.speaking = False
+
+    def _step(self) -> None:
+        self._tick()
+        if self._abandoned:
+            raise AbandonedError
+
+    def _encode(self, samples: Samples) -> None:
+        data = self._encoder.push(samples)
+        self._samples += len(samples)
+        if self._task.streamed and len(samples):
+            self._loop.call_soon_threadsafe(self._piece, data, self._samples)
+
+    # ------------------------------------------------------------------------------------------------ event loop
+
+    def _piece(self, data: bytes, total: int, *, last: bool = False) -> None:
+        """Emit the next piece of the file, with which `total` samples at the model's rate have been spoken.
+
+        The last one of a stream is left out where it is empty and not the only one.
+        """
+        if self._abandoned or (last and self._told and not (data or self._transcript)):
+            return
+        samples = round(total * self._encoder.sample_rate / self._rate) - self._told
+        self._told += samples
+        transcript, self._transcript = self._transcript, ""
+        piece = base64.b64encode(data) if self._task.base64 else data
+        self._request.emit(
+            Audio(0, memoryview(piece), self._task.format, self._encoder.sample_rate, samples, transcript)
+        )
+
+    def _usage(self) -> Usage:
+        recording = self._manner.reference.recording if self._manner.reference else None
+        heard = 0 if recording is None else self._audio_tokens(len(recording))
+        text, said = self._speaker.text_tokens, self._audio_tokens(self._samples)
+        details = {
+            "prompt_tokens_details": {"text_tokens": text, "audio_tokens": heard},
+            "completion_tokens_details": {"text_tokens": 0, "audio_tokens": said},
+        }
+        return Usage(text + heard, said, msgspec.json.encode(details))
+
+    def _audio_tokens(self, samples: int) -> int:
+        return math.ceil(round(samples / self._rate / self._synthesizer.token_s, 6))

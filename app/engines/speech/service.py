@@ -1,0 +1,147 @@
+"""A loaded speech model that answers requests: from the body of a task to the events of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+
+import msgspec
+import numpy as np
+
+from app.cluster.messages import Accepted, Failed, Load
+from app.engines.base import EngineError, Request
+from app.engines.refusal import refuse
+from app.engines.speech.answer import Answer
+from app.engines.speech.detect import load_family
+from app.engines.speech.family import Reference, Synthesizer
+from app.engines.speech.judge import check_sample, judge
+from app.engines.speech.options import SpeechOptions
+from app.engines.speech.sampling import sampling_of
+from app.engines.speech.script import sentences
+from app.media.errors import MediaError
+from app.media.fetch import MediaFetcher
+from app.protocol.speechtask import SpeechCard, VoiceSample, decode_task
+from app.settings.problems import did_you_mean
+from app.settings.schema import StageConfig
+
+
+class Service:
+    """Takes tasks on the event loop and hands their sentences to the engine's threads."""
+
+    def __init__(
+        self,
+        synthesizer: Synthesizer,
+        card: SpeechCard,
+        options: SpeechOptions,
+        fetcher: MediaFetcher,
+        patience_s: float,
+    ) -> None:
+        self.card = card
+        self.slots = options.max_num_seqs or (min(2, os.cpu_count() or 1) if synthesizer.parallel else 1)
+        self._synthesizer = synthesizer
+        self._defaults = options.default_sampling_params
+        self._longest = options.max_sentence_chars or synthesizer.max_sentence_chars
+        self._fetcher = fetcher
+        self._patience_s = patience_s
+        self._threads = ThreadPoolExecutor(self.slots, "speech", _same_number_of_threads())
+        self._answers: set[Answer] = set()
+        self._steps = 0
+
+    async def answer(self, request: Request) -> None:
+        """Answer one request to its end; cancelling it ends its sound at the model's next step.
+
+        Raises:
+            EngineError: it is refused or failed.
+        """
+        try:
+            task = decode_task(request.body)
+        except msgspec.DecodeError as error:
+            refuse(f"the task is malformed: {error}", None)
+        reference = await self._reference(task.sample) if task.sample else None
+        manner = judge(task, self.card, self._synthesizer.sampling, self._defaults, reference)
+        seed = secrets.randbits(32) if task.seed is None else task.seed
+        answer = Answer(request, task, manner, self._synthesizer, self._threads, seed, self._tick)
+        request.emit(Accepted())
+        self._answers.add(answer)
+        try:
+            async with aclosing(sentences(request, task, self._longest, self._patience_s)) as script:
+                await answer.deliver(script)
+        finally:
+            answer.abandon()
+            self._answers.discard(answer)
+
+    async def _reference(self, sample: VoiceSample) -> Reference:
+        from app.media.recording import read_recording
+
+        check_sample(sample, self.card)
+        if sample.embedding:
+            return Reference(embedding=np.asarray(sample.embedding, np.float32))
+        try:
+            data = (await self._fetcher.fetch(sample.url)).data if sample.url else sample.data
+            limits, rate = self._fetcher.limits, self.card.sample_rate
+            recording = await asyncio.to_thread(read_recording, data, rate=rate, limits=limits)
+        except MediaError as error:
+            raise error.at(sample.param) from None
+        return Reference(recording, sample.text)
+
+    async def call(self, method: str, arguments: bytes) -> bytes:
+        """There are no methods yet.
+
+        Raises:
+            EngineError: 404.
+        """
+        raise EngineError(Failed(404, f"a speech engine has no {method}", "not_found_error"))
+
+    def load(self) -> Load:
+        """Requests of which a sentence is being spoken or waits for its turn, and the signs of life so far.
+
+        Those that wait for text, or for their client to read, are neither: nothing can be expected of them.
+        """
+        running = sum(answer.speaking for answer in self._answers)
+        return Load(running, sum(answer.waiting for answer in self._answers), self._steps)
+
+    def _tick(self) -> None:
+        self._steps += 1
+
+    def close(self) -> None:
+        """Abandon what is being spoken and end the threads; waits for their current step."""
+        for answer in self._answers:
+            answer.abandon()
+        self._threads.shutdown(cancel_futures=True)
+
+
+def open_service(stage: StageConfig, options: SpeechOptions, fetcher: MediaFetcher) -> Service:
+    """Load the stage's model.
+
+    Raises:
+        ValueError: the model is of no known family, lacks something, or an option cannot be had with it.
+        OSError: a file of the model is missing or broken.
+    """
+    synthesizer = load_family(stage.model, options)
+    card = synthesizer.card
+    if options.default_voice:
+        if options.default_voice not in card.voices:
+            hint = did_you_mean(options.default_voice, card.voices)
+            raise ValueError(f"default_voice: the model has no voice {options.default_voice!r}{hint}")
+        card = msgspec.structs.replace(card, default_voice=options.default_voice)
+    if options.max_num_seqs > 1 and not synthesizer.parallel:
+        message = f"max_num_seqs: {card.family} models speak one sentence at a time; use more replicas for more"
+        raise ValueError(message)
+    try:
+        sampling_of(synthesizer.sampling, options.default_sampling_params, {}, card.family)
+    except EngineError as error:
+        raise ValueError(f"default_sampling_params: {error}") from None
+    return Service(synthesizer, card, options, fetcher, stage.input_timeout_s)
+
+
+def _same_number_of_threads() -> Callable[[], None] | None:
+    """For new threads: torch would compute there with as many as there are cores, whatever was set elsewhere."""
+    if (torch := sys.modules.get("torch")) is None:
+        return None
+    count = torch.get_num_threads()
+    return lambda: torch.set_num_threads(count)
