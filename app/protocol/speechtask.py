@@ -68,8 +68,15 @@ class SpeechCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     instructions: bool = False
 
 
+class VoiceReport(msgspec.Struct):
+    """The answer to the Call "check_voice" of a VoiceSample that can be imitated, in JSON. An embedding has 0 seconds."""
+
+    seconds: float
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SpeechTask)
+_sample_decoder = msgspec.msgpack.Decoder(VoiceSample)
 
 
 def encode_task(task: SpeechTask) -> bytes:
@@ -84,3 +91,17 @@ def decode_task(body: bytes) -> SpeechTask:
         msgspec.DecodeError: it is none.
     """
     return _decoder.decode(body)
+
+
+def encode_sample(sample: VoiceSample) -> bytes:
+    """The arguments of the Call "check_voice"."""
+    return _encoder.encode(sample)
+
+
+def decode_sample(arguments: bytes) -> VoiceSample:
+    """The sample in the arguments of the Call "check_voice".
+
+    Raises:
+        msgspec.DecodeError: it is none.
+    """
+    return _sample_decoder.decode(arguments)

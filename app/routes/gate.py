@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from litestar.config.cors import CORSConfig
-from litestar.types import HTTPScope
+from litestar.connection import ASGIConnection
+from litestar.types import HTTPScope, WebSocketScope
 
 from app.protocol.errors import ApiError
+from app.routes.state import settings
 from app.settings.schema import ServerConfig
 
 
@@ -25,15 +28,30 @@ def cors_config(server: ServerConfig) -> CORSConfig | None:
     )
 
 
-def refusal(scope: HTTPScope, server: ServerConfig, cors: CORSConfig | None) -> ApiError | None:
+def refusal(scope: HTTPScope | WebSocketScope, server: ServerConfig, cors: CORSConfig | None) -> ApiError | None:
     """What to answer in place of the application; None lets the request in."""
     size = sum(len(name) + len(value) for name, value in scope["headers"])
     if size > server.max_header_bytes:
         message = f"The headers have {size} bytes, more than {server.max_header_bytes} (--max-header-bytes)."
         return ApiError(431, message, code="headers_too_large")
-    if cors is not None and scope["method"] == "OPTIONS":
+    if cors is not None and scope["type"] == "http" and scope["method"] == "OPTIONS":
         return _preflight_refusal(dict(scope["headers"]), cors)
     return None
+
+
+def refuse_foreign_page(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+    """For what browsers let a page of another origin do without asking: sending forms, opening WebSockets.
+
+    Raises:
+        ApiError: 403, a page of an origin that is not allowed.
+    """
+    origin = connection.headers.get("origin")
+    if origin is None:
+        return
+    own = {connection.headers.get("host", ""), urlsplit(settings(connection.app).server.public_base_url).netloc}
+    cors = connection.app.cors_config
+    if urlsplit(origin).netloc not in own - {""} and not (cors and cors.is_origin_allowed(origin)):
+        raise _cors_error(f"Pages of the origin {origin[:200]!r} may not use this route (--allowed-origins).")
 
 
 def _preflight_refusal(headers: dict[bytes, bytes], cors: CORSConfig) -> ApiError | None:
