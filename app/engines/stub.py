@@ -204,6 +204,8 @@ class StubEngine:
             return msgspec.json.encode({"count": len(tokens), "tokens": tokens})
         if method == "metrics":
             return _EXPOSITION % self._load.steps
+        if self._options.speaks and method == "check_voice":
+            return stubspeech.check_voice(arguments)
         if self._options.adapters and method.endswith(("_adapter", "_adapters")):
             return self._change_adapters(method, arguments)
         raise EngineError(m.Failed(404, f"this engine has no {method}", "not_found_error"))

@@ -12,7 +12,7 @@ import msgspec
 
 from app.cluster.messages import Audio, Failed, Usage
 from app.engines.base import EngineError, Request
-from app.protocol.speechtask import SpeechCard, SpeechTask
+from app.protocol.speechtask import SpeechCard, SpeechTask, VoiceReport, decode_sample
 
 RATE = 24_000
 FRAME_S = 0.2
@@ -50,6 +50,20 @@ def check(task: SpeechTask) -> None:
         raise _refusal(f"the stub writes pcm and wav, not {task.format}", "response_format")
     if task.sample is None and task.voice not in ("", *VOICES):
         raise _refusal(f"there is no voice {task.voice!r}; there are {', '.join(VOICES)}", "voice")
+
+
+def check_voice(arguments: bytes) -> bytes:
+    """The answer to the Call of that name: it takes anything that has not "noise" in it for a second of speech.
+
+    Raises:
+        EngineError: 400.
+    """
+    sample = decode_sample(arguments)
+    if b"noise" in sample.data:
+        raise _refusal("the stub hears nobody in the recording", sample.param)
+    if sample.embedding and len(sample.embedding) != _CARD.embedding_size:
+        raise _refusal(f"the embedding must have {_CARD.embedding_size} numbers", sample.param)
+    return msgspec.json.encode(VoiceReport(0.0 if sample.embedding else 1.0))
 
 
 def _refusal(message: str, param: str) -> EngineError:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from app.protocol.errors import ApiError, invalid, unsupported
+from app.protocol.errors import ApiError, invalid
 from app.protocol.speech import MAX_EMBEDDING
 from app.protocol.speechtask import SpeechCard, VoiceSample
 from app.store.voices import VoiceRecord
@@ -93,27 +93,14 @@ def check_name(name: str) -> None:
         raise invalid("name", rule + ", ending with no space or dot")
 
 
-def check_card(card: SpeechCard, record: VoiceRecord) -> None:
-    """Whether the served model can imitate such a voice at all, and the name is free.
-
-    Raises:
-        ApiError: 400, it cannot; 409, the name is that of a voice of the model.
+def check_free(card: SpeechCard, name: str) -> None:
     """
-    if built_in(card, record.name) or record.name.lower() == RESERVED:
-        message = f"name: {record.name!r} is a voice of the served model; choose another name."
+    Raises:
+        ApiError: 409, the model has a voice of that name.
+    """
+    if built_in(card, name) or name.lower() == RESERVED:
+        message = f"name: {name!r} is a voice of the served model; choose another name."
         raise ApiError(409, message, param="name", code="voice_exists")
-    if not card.cloning:
-        message = f"The served model ({card.family}) has its own voices only and imitates none."
-        raise ApiError(400, message, param="audio_sample", code="voice_cloning_unsupported")
-    field = "speaker_embedding" if record.embedding else "audio_sample"
-    wanted = {"speaker_embedding": {"embedding"}, "audio_sample": {"audio", "transcribed"}}[field]
-    if not wanted.intersection(card.cloning):
-        other = "speaker_embedding" if field == "audio_sample" else "audio_sample"
-        raise unsupported(field, f"the served model ({card.family}) takes a voice as {other}")
-    if record.sample and "audio" not in card.cloning and not record.text:
-        raise invalid("ref_text", f"is needed: the served model ({card.family}) imitates a recording by its transcript")
-    if record.embedding and card.embedding_size not in (0, len(record.embedding)):
-        raise invalid("speaker_embedding", f"must be {card.embedding_size} numbers, got {len(record.embedding)}")
 
 
 def built_in(card: SpeechCard | None, name: str) -> bool:

@@ -25,7 +25,7 @@ from app.protocol.voices import (
     REFUSED,
     VoiceUpload,
     built_in,
-    check_card,
+    check_free,
     created,
     deleted,
     listed,
@@ -74,7 +74,7 @@ async def create_voice(request: Request[Any, Any, Any]) -> Response[Any]:
         formats = "WAV, FLAC, Ogg, MP3, AAC, MP4 and WebM"
         raise invalid("audio_sample", f"is none of the sound files that are understood, which are {formats}")
     record = asked.record(sample, kind, int(time.time()))
-    check_card(card, record)
+    check_free(card, record.name)
     await _try_out(request.app, record)
     with _told():
         await voices(request.app).save(record)

@@ -25,7 +25,7 @@ from app.engines.speech.sampling import sampling_of
 from app.engines.speech.script import sentences
 from app.media.errors import MediaError
 from app.media.fetch import MediaFetcher
-from app.protocol.speechtask import SpeechCard, VoiceSample, decode_task
+from app.protocol.speechtask import SpeechCard, VoiceReport, VoiceSample, decode_sample, decode_task
 from app.settings.problems import did_you_mean
 from app.settings.schema import StageConfig
 
@@ -90,12 +90,15 @@ class Service:
         return Reference(recording, sample.text)
 
     async def call(self, method: str, arguments: bytes) -> bytes:
-        """There are no methods yet.
+        """ "check_voice" is answered with the VoiceReport of a VoiceSample that the model can imitate.
 
         Raises:
-            EngineError: 404.
+            EngineError: it cannot; 404, another method.
         """
-        raise EngineError(Failed(404, f"a speech engine has no {method}", "not_found_error"))
+        if method != "check_voice":
+            raise EngineError(Failed(404, f"a speech engine has no {method}", "not_found_error"))
+        recording = (await self._reference(decode_sample(arguments))).recording
+        return msgspec.json.encode(VoiceReport(0.0 if recording is None else len(recording) / self.card.sample_rate))
 
     def load(self) -> Load:
         """Requests of which a sentence is being spoken or waits for its turn, and the signs of life so far.
