@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+import msgspec
 
 from app.cluster.headless import run as run_replica
 from app.cluster.rundir import StartupError
@@ -40,7 +41,8 @@ def run(typed: Mapping[str, Any]) -> int:
     send_errors_to(resolution.settings.log.file)
     configure_logging(resolution.settings.log)
     try:
-        settings = asyncio.run(prepare(resolution.settings, Progress().step))
+        wanted = msgspec.structs.replace(resolution.settings, stages=stage)
+        settings = asyncio.run(prepare(wanted, Progress().step))
         return run_replica(settings, stage_id)
     except StartupError as error:
         click.echo(f"omni-app: error: {error}", err=True)

@@ -13,7 +13,6 @@ from app.settings.capabilities import summarize
 from app.settings.devices import world_size
 from app.settings.hub import Hub
 from app.settings.inspection import Hints, inspect
-from app.settings.pipelines import PIPELINES
 from app.settings.schema import Settings, StageConfig
 from app.settings.weights import Weights, read_components, read_weights
 
@@ -34,25 +33,26 @@ class Need(msgspec.Struct, frozen=True):
 
 def graph(settings: Settings) -> list[str]:
     """The stages as a small drawing, one line a stage, each under the one that feeds it."""
-    topology = PIPELINES[settings.pipeline].stages
-    sources = {stage_id: stage.sources for stage_id, stage in enumerate(topology)}
-    roots = [stage.stage_id for stage in settings.stages if not sources.get(stage.stage_id)]
-    by_id = {stage.stage_id: stage for stage in settings.stages}
-    return [line for root in roots for line in _draw(root, by_id, sources, 0)]
+    return [line for stage in settings.stages if not stage.sources for line in _draw(stage, settings.stages, 0)]
 
 
-def _draw(
-    stage_id: int, stages: dict[int, StageConfig], sources: dict[int, tuple[int, ...]], depth: int
-) -> Iterator[str]:
-    stage = stages[stage_id]
+def _draw(stage: StageConfig, stages: list[StageConfig], depth: int) -> Iterator[str]:
     start = "request -> " if depth == 0 else "           " + "   " * (depth - 1) + "└─> "
     replicas = f" x {stage.num_replicas}" if stage.num_replicas > 1 else ""
     where = f" on {stage.devices}" if stage.devices else ""
     end = f" -> {', '.join(stage.outputs)}" if stage.outputs else ""
-    yield f"{start}[{stage.stage_id} {stage.name}: {stage.kind}{replicas}{where}]{end}"
-    for follower, feeding in sources.items():
-        if stage_id in feeding:
-            yield from _draw(follower, stages, sources, depth + 1)
+    yield f"{start}[{stage.stage_id} {stage.name}: {stage.kind}{replicas}{where}]{end}{_manner(stage)}"
+    for follower in stages:
+        if stage.stage_id in follower.sources:
+            yield from _draw(follower, stages, depth + 1)
+
+
+def _manner(stage: StageConfig) -> str:
+    """How the stage takes its input, and whether requests may begin at it too."""
+    if not stage.sources:
+        return ""
+    how = "from the first piece on" if stage.async_chunk else "when its input is complete"
+    return f" ({how}{'; requests begin here too' if stage.entry else ''})"
 
 
 def needs(settings: Settings) -> list[Need]:

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args
 
 import msgspec
 
 from app.settings import platforms
 from app.settings.classnames import output_of
 from app.settings.deploy import Document
+from app.settings.edges import Wishes, connect
 from app.settings.flags import Flag, by_engine_argument, flags
 from app.settings.layers import Layer, Merged
-from app.settings.pipelines import Pipeline, StageTopology
-from app.settings.schema import StageConfig
+from app.settings.pipelines import CUSTOM, Pipeline, StageTopology
+from app.settings.rules_edges import edge_problems, graph_problems
+from app.settings.schema import StageConfig, StageKind
 from app.settings.sources import Given
 from app.settings.stagefields import StageValues
 from app.settings.strategy import Strategy
 
-_FIXED = ("name", "kind", "entry", "outputs")
+_FIXED = ("name", "kind", "entry", "outputs", "sources")
+
+ClassName = Callable[[str, Mapping[str, Any]], str]
+"""The pipeline class of a diffusion stage by its model and engine arguments; "" if nobody knows."""
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """What the stages are made of. `documents`: strongest first; `explicit`: the names of those that a user chose.
 
-    `class_name`: that of a diffusion model by its files, "" if there is none or nobody knows. `by_stage`: settings by
-    stage id and the flag that gave them, the weaker flag first.
+    `model`: that of stages that name none. `by_stage`: settings by stage id and the flag that gave them, the weaker
+    flag first.
     """
 
     model: str
     pipeline: Pipeline
-    class_name: str
+    class_name: ClassName
     documents: list[Document]
     explicit: set[str]
     strategy: Strategy
@@ -71,7 +76,49 @@ class Builder:
                 yield f"{document.name}: platforms.{platform}", stages
         yield from self._sources.by_stage.items()
 
-    def stage(self, stage_id: int) -> StageConfig:
+    def stages(self) -> list[StageConfig]:
+        """All stages in the order of their ids."""
+        merged = {stage_id: self._merged(stage_id) for stage_id in self.ids()}
+        if not merged:
+            self._problems.append(f"the pipeline {self._pipeline.name} has no stages: list them under stages")
+        connect(merged, self._wishes(), self._problems, open=self._pipeline.open)
+        self._problems += edge_problems(merged)
+        if self._pipeline.name == CUSTOM:  # the stub's are for tests, which make faults
+            self._problems += graph_problems(merged)
+        return [self._finished(stage_id, stage) for stage_id, stage in merged.items()]
+
+    def _wishes(self) -> Wishes:
+        documents = self._sources.documents
+        said = (document for document in documents if document.async_chunk is not None)
+        return Wishes(
+            async_chunk=next((Layer(x.name, {"async_chunk": x.async_chunk}, x.lines) for x in said), None),
+            flag=self._sources.given["async_chunk"].origin if "async_chunk" in self._sources.given else "",
+            edges=[*self._listed_edges(), *self._connections()],
+        )
+
+    def _listed_edges(self) -> Iterator[tuple[str, int, int]]:
+        for document in self._sources.documents:
+            yield from ((document.name, source, target) for source, target in document.edges)
+
+    def _connections(self) -> Iterator[tuple[str, int, int]]:
+        """The edges that stages name by their connectors."""
+        known = {name for document in self._sources.documents for name in document.connectors}
+        for place, stages in self._mentions():
+            for stage_id, values in stages.items():
+                for source, target, name in values.connections:
+                    if name not in known:
+                        self._problems.append(f"{place}: stage {stage_id}: {name} is not defined under connectors")
+                    yield (
+                        place,
+                        stage_id if source is None else source,
+                        stage_id if target is None else target,
+                    )
+
+    def _finished(self, stage_id: int, stage: Merged) -> StageConfig:
+        self.origins |= {f"stages[{stage_id}].{path}": origin for path, origin in stage.origins.items()}
+        return msgspec.convert({"stage_id": stage_id, **stage.values}, StageConfig)
+
+    def _merged(self, stage_id: int) -> Merged:
         """One stage, with the topology's word last."""
         topology = self._topology(stage_id)
         merged = Merged()
@@ -85,20 +132,25 @@ class Builder:
             merged.add(layer)
         if strategy is not None:
             self._warn_of_stronger(stage_id, strategy, merged)
+        self._apply_model(stage_id, topology.kind, merged)
         self._apply_topology(stage_id, topology, merged)
-        self.origins |= {f"stages[{stage_id}].{path}": origin for path, origin in merged.origins.items()}
-        return msgspec.convert({"stage_id": stage_id, "model": self._sources.model, **merged.values}, StageConfig)
+        return merged
 
     def _topology(self, stage_id: int) -> StageTopology:
         """What the pipeline says about the stage; in an open pipeline the deploy file may choose the kind."""
-        known = stage_id < len(self._pipeline.stages)
-        topology = self._pipeline.stages[stage_id] if known else StageTopology(name=f"stage{stage_id}", kind="stub")
         if not self._pipeline.open:
-            return topology
+            return self._pipeline.stages[stage_id]
         documents = self._sources.documents
         said = [document.stages[stage_id].values for document in documents if stage_id in document.stages]
-        kind = next((values["kind"] for values in said if values.get("kind")), topology.kind)
-        return msgspec.structs.replace(topology, kind=kind)
+        kind = next((values["kind"] for values in said if values.get("kind")), None)
+        if kind is None and not self._pipeline.stages:
+            self._problems.append(f"stage {stage_id} says no kind: {', '.join(get_args(StageKind))}")
+        if stage_id < len(self._pipeline.stages):
+            topology = self._pipeline.stages[stage_id]
+        else:
+            topology = StageTopology(name=f"stage{stage_id}", kind="stub")
+        kind = kind or topology.kind
+        return msgspec.structs.replace(topology, kind=kind, outputs=_OUTPUTS.get(kind, topology.outputs))
 
     def _file_layers(self, stage_id: int, kind: str) -> Iterator[Layer]:
         """Weakest first."""
@@ -147,23 +199,50 @@ class Builder:
                     f"{strategy.origin_of(path)}"
                 )
 
+    def _apply_model(self, stage_id: int, kind: str, merged: Merged) -> None:
+        """The model of the stage: its own in an open pipeline, else that of the command line."""
+        own, common = merged.values.get("model"), self._sources.model
+        if own and not self._pipeline.open:
+            self._problems.append(
+                f"{merged.origins['model']}: model: the stages of the pipeline {self._pipeline.name} have the model "
+                "that the command names; only those of `pipeline: custom` name their own"
+            )
+        if not own:
+            merged.values["model"] = common or ("stub" if kind == "stub" else "")
+        if not merged.values["model"]:
+            self._problems.append(f"stage {stage_id} ({merged.values.get('name') or kind}) names no model")
+
     def _apply_topology(self, stage_id: int, topology: StageTopology, merged: Merged) -> None:
         if topology.kind == "diffusion":
-            class_name = str(merged.find("engine_args.model_class_name") or self._sources.class_name)
-            output = output_of(class_name)
-            topology = msgspec.structs.replace(topology, outputs=(output,)) if output else topology
-        fixed = {field: msgspec.to_builtins(getattr(topology, field)) for field in _FIXED}
-        for field, value in fixed.items():
-            said = merged.values.get(field)
+            topology = msgspec.structs.replace(topology, outputs=self._made(topology, merged))
+        for field in _FIXED:
+            value, said = msgspec.to_builtins(getattr(topology, field)), merged.values.get(field)
             if said is not None and said != value:
-                if self._pipeline.open:
+                if self._pipeline.open and (field != "outputs" or topology.kind == "stub"):
                     continue
                 self._problems.append(
-                    f"{merged.origins[field]}: {field} of stage {stage_id} is {value!r} in the pipeline "
-                    f"{self._pipeline.name} and cannot become {said!r}"
+                    f"{merged.origins[field]}: {field} of stage {stage_id} is {value!r} "
+                    f"{self._by_what(field, topology)} and cannot become {said!r}"
                 )
             merged.values[field] = value
             merged.origins[field] = f"pipeline {self._pipeline.name}"
+
+    def _made(self, topology: StageTopology, merged: Merged) -> tuple[str, ...]:
+        """What a diffusion stage makes: by its class, else what an open pipeline's file says, else the topology."""
+        output = output_of(self._sources.class_name(merged.values["model"], merged.values.get("engine_args", {})))
+        said = merged.values.get("outputs")
+        if output is None and self._pipeline.open and said in (["image"], ["video"], ["audio"]):
+            return tuple(said)
+        return (output,) if output else topology.outputs
+
+    def _by_what(self, field: str, topology: StageTopology) -> str:
+        if self._pipeline.open and field == "outputs":
+            return f"by its kind, {topology.kind},"
+        return f"in the pipeline {self._pipeline.name}"
+
+
+_OUTPUTS: dict[str, tuple[str, ...]] = {"llm": ("text",), "speech": ("audio",), "diffusion": ("image",)}
+"""What the stages of an open pipeline make, by kind; the class of a diffusion model knows better."""
 
 
 def _placed(flag: Flag, value: Any) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from app.settings.deploykeys import KEYS, PLANNED
+from app.settings.deploykeys import KEYS, Edge, refusal
 from app.settings.flags import by_engine_argument
 from app.settings.platforms import PLATFORMS
 from app.settings.problems import near
-from app.settings.stagefields import StageValues, check_stage, planned, value_path
+from app.settings.stagefields import StageValues, check_stage, value_path
 from app.settings.yamlfile import read_mapping
 
 SHIPPED = Path(__file__).parent.parent / "deploy"
@@ -34,12 +34,17 @@ _TOP = ("base_config", "pipeline", "stages", "platforms", *PIPELINE_WIDE, *KEYS)
 class Document(msgspec.Struct, kw_only=True):
     """One checked file. `common` are engine arguments for every stage that takes them; `platforms` patch stages.
 
-    `lines` are those of the top keys. `planned` are problems for a pipeline that runs, not for one that is planned.
+    `async_chunk` is for all edges, None if the file does not say; `edges` are those under that key, by stage id;
+    `connectors` are the names under that one. `lines` are those of the top keys. `planned` are problems for a pipeline
+    that runs, not for one that cannot.
     """
 
     name: str
     pipeline: str | None = None
     common: dict[str, Any] = {}
+    async_chunk: bool | None = None
+    edges: list[tuple[int, int]] = []
+    connectors: list[str] = []
     stages: dict[int, StageValues] = {}
     platforms: dict[str, dict[int, StageValues]] = {}
     lines: dict[str, int] = {}
@@ -103,26 +108,35 @@ class _Checker:
         for key in ("base_config", "pipeline"):
             if not isinstance(content.get(key, ""), str):
                 self._complain(f"{key}: expected text, got {content[key]!r}")
-        self._check_later_keys(content)
+        known = self._check_keys(content)
+        edges = msgspec.convert(known.get("edges", []), list[Edge])
         pipeline = content.get("pipeline")
         return Document(
             name=self._path.name if self._path.parent == SHIPPED else str(self._path),
             pipeline=pipeline if isinstance(pipeline, str) else None,
             common=self._common(content),
+            async_chunk=known.get("async_chunk"),
+            edges=[(edge.source, edge.target) for edge in edges],
+            connectors=list(known.get("connectors", ())),
             stages=self._stages(content.get("stages", []), "stages"),
             platforms=self._platforms(content.get("platforms", {})),
             lines=self._lines,
             planned=self._planned,
         )
 
-    def _check_later_keys(self, content: dict[str, Any]) -> None:
+    def _check_keys(self, content: dict[str, Any]) -> dict[str, Any]:
+        """The keys of KEYS that have the right form."""
+        known = {}
         for key in KEYS.keys() & content.keys():
             try:
                 msgspec.convert(content[key], KEYS[key])
             except msgspec.ValidationError as error:
                 self._complain(f"{key}: {error}")
-            else:
-                self._planned.append(f"{self._path}: {key}: {planned(PLANNED[key])}")
+                continue
+            known[key] = content[key]
+            if reason := refusal(key, content[key]):
+                self._planned.append(f"{self._path}: {key}: {reason}")
+        return known
 
     def _common(self, content: dict[str, Any]) -> dict[str, Any]:
         common = {}

@@ -1,4 +1,4 @@
-"""Keys of deploy files for what connects stages and for sessions: their form is settled, their use is planned."""
+"""Keys at the top of deploy files for what connects stages and for sessions: their form, and why some are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
 
 
 class Connector(msgspec.Struct, forbid_unknown_fields=True):
-    """How data goes from one stage to another: a class by name, and its settings."""
+    """How vllm-omni takes data from one stage to another: a class by name, and its settings."""
 
     name: str
     extra: dict[str, Any] = {}
@@ -53,14 +53,47 @@ KEYS: dict[str, Any] = {
 }
 """The type of each key."""
 
-PLANNED = {
-    "async_chunk": 5,
-    "connectors": 5,
-    "edges": 5,
-    "custom_voice_dir": 5,
-    "active_stream_window": 5,
-    "session_mode": 8,
-    "duplex_session": 8,
-    "model_runner": 8,
+SHARED_MEMORY = "SharedMemoryConnector"
+"""The connector of vllm-omni that does what is done here in any case."""
+
+_LATER = {"session_mode": 8, "duplex_session": 8, "model_runner": 8}
+"""The part of the project with which a key comes."""
+
+_NEVER = {
+    "custom_voice_dir": "voices are no files of a directory; upload them with POST /v1/audio/voices",
+    "active_stream_window": "how much a stage does at the same time is its max_num_seqs; remove it",
 }
-"""The part of the project with which each key comes."""
+
+
+def comes_later(part: int) -> str:
+    """What is said of a key that a later part of the project brings."""
+    return f"this version does not have it yet: it comes with part {part} of the project"
+
+
+def refusal(key: str, value: Any) -> str:
+    """Why a pipeline that runs cannot have this value of a key, which is of the right type; "" if it can."""
+    if key in _LATER:
+        return comes_later(_LATER[key])
+    if key == "connectors":
+        return _of_connectors(msgspec.convert(value, KEYS[key]))
+    if key == "edges" and any(edge.window_size or edge.max_inflight for edge in msgspec.convert(value, KEYS[key])):
+        return (
+            "what may wait between two stages is bounded in bytes by the server itself: remove window_size and "
+            "max_inflight"
+        )
+    return _NEVER.get(key, "")
+
+
+def _of_connectors(connectors: dict[str, Connector]) -> str:
+    for name, connector in connectors.items():
+        if connector.name != SHARED_MEMORY:
+            return (
+                f"{name}: {connector.name} is not there: between processes of one host data goes through shared "
+                f"memory ({SHARED_MEMORY}), between hosts straight from replica to replica; remove it"
+            )
+        if connector.extra:
+            return (
+                f"{name}.extra: {', '.join(connector.extra)} are settings of models that vllm-omni runs in its own "
+                "way; remove them"
+            )
+    return ""

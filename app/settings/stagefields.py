@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from app.settings.deploykeys import comes_later
 from app.settings.flags import Flag, by_engine_argument, flags
 from app.settings.problems import near
 from app.settings.schema import StageConfig, StageKind
@@ -17,17 +18,22 @@ ESCAPES = ("engine_args", "engine_extras")
 """Mappings of arguments that go to the engine under their own names, whatever they are."""
 
 
+Connection = tuple[int | None, int | None, str]
+
+
 class StageValues(msgspec.Struct, frozen=True, kw_only=True):
     """Checked settings of one stage: fields of StageConfig, with engine arguments under "engine_args".
 
     `named` are the engine arguments that were given by a name of the flag table, which the stage's kind must own.
-    `planned` are problems for a pipeline that runs, not for one that is planned itself. `lines` are those of the file
-    by path in `values`.
+    `planned` are problems for a pipeline that runs, not for one that cannot. `connections` are the other stages that it
+    is connected to, as (from, to) with None for itself, each with the name of a connector. `lines` are those of the
+    file by path in `values`.
     """
 
     values: dict[str, Any]
     named: frozenset[str] = frozenset()
     planned: tuple[str, ...] = ()
+    connections: tuple[Connection, ...] = ()
     lines: dict[str, int] = {}
 
 
@@ -41,6 +47,7 @@ def check_stage(given: Mapping[str, Any], where: str, problems: list[str]) -> St
         values=checker.fields | ({"engine_args": arguments} if arguments else {}),
         named=frozenset(checker.named),
         planned=tuple(checker.planned),
+        connections=tuple(checker.connections),
     )
 
 
@@ -59,6 +66,7 @@ class _Checker:
         self.arguments: dict[str, Any] = {}
         self.named: set[str] = set()
         self.planned: list[str] = []
+        self.connections: list[Connection] = []
 
     def take(self, key: str, value: Any) -> None:
         flag = by_engine_argument().get(key)
@@ -68,8 +76,10 @@ class _Checker:
             self._take_runtime(value)
         elif key in _checks():
             self.fields[key] = self._checked(_checks()[key], value, key)
-        elif key in PLANNED_KEYS:
-            self.planned.append(f"{self._where}.{key}: {planned(PLANNED_KEYS[key])}")
+        elif key in _CONNECTORS:
+            self._take_connectors(key, value)
+        elif key in REFUSED_KEYS:
+            self.planned.append(f"{self._where}.{key}: {REFUSED_KEYS[key]}")
         elif flag is not None:
             self._take_argument(flag, key, value, key)
             self.named.add(key)
@@ -108,6 +118,18 @@ class _Checker:
                     f"{self._where}.runtime: only devices, num_replicas and env belong here; got {key}"
                 )
 
+    def _take_connectors(self, key: str, given: Any) -> None:
+        """`{to_stage_1: NAME}`, or from_stage: an edge, said by one of its ends."""
+        form = _CONNECTORS[key]
+        for stage, name in given.items() if isinstance(given, Mapping) else [("", given)]:
+            match = form.fullmatch(str(stage))
+            if match is None or not isinstance(name, str):
+                self._problems.append(f"{self._where}.{key}: expected {form.pattern.replace('([0-9]+)', 'N')}: NAME")
+            elif key == "input_connectors":
+                self.connections.append((int(match[1]), None, name))
+            else:
+                self.connections.append((None, int(match[1]), name))
+
     def _checked(self, check: Callable[[Any], Any], value: Any, place: str) -> Any:
         if value is None:
             return None
@@ -132,24 +154,22 @@ DECIDED_BY_PIPELINE = frozenset(
     }
 )
 """Keys of older deploy files that no file decides any more."""
-PLANNED_KEYS = {
-    "async_chunk": 5,
-    "output_connectors": 5,
-    "input_connectors": 5,
-    "subtalker_sampling_params": 5,
-    "silence_ban_frames": 5,
-    "default_pooling_params": 8,
+_CONNECTORS = {
+    "input_connectors": re.compile("from_stage_([0-9]+)"),
+    "output_connectors": re.compile("to_stage_([0-9]+)"),
 }
-"""Keys of a stage that come with a later part of the project."""
 
-
-def planned(part: int) -> str:
-    """What is said of a key that comes later."""
-    return f"this version does not have it yet: it comes with part {part} of the project"
+_OF_QWEN3_TTS = "a setting of Qwen3-TTS, which cannot run here; remove it"
+REFUSED_KEYS = {
+    "subtalker_sampling_params": _OF_QWEN3_TTS,
+    "silence_ban_frames": _OF_QWEN3_TTS,
+    "default_pooling_params": comes_later(8),
+}
+"""Keys of a stage that no stage that runs can have."""
 
 
 def _unknown(key: str) -> str:
-    hint = near(key, [*_checks(), *by_engine_argument(), *PLANNED_KEYS, *ESCAPES])
+    hint = near(key, [*_checks(), *by_engine_argument(), *_CONNECTORS, *REFUSED_KEYS, *ESCAPES])
     return f"unknown key {key}{hint or '; an engine argument without a flag goes under engine_args'}"
 
 
@@ -199,6 +219,22 @@ def _environment(value: Any) -> dict[str, str]:
     return {str(name): str(parse("str", text)) for name, text in _mapping(value).items()}
 
 
+def _references(value: Any) -> list[int | str]:
+    """Other stages, by id or name; alone or in a list."""
+    references = value if isinstance(value, list) else [value]
+    for reference in references:
+        if isinstance(reference, bool) or not isinstance(reference, int | str):
+            raise ValueError(f"expected ids or names of stages, got {value!r}")
+    return references
+
+
+def _seconds(value: Any) -> float:
+    seconds: float = parse("float", value)
+    if seconds <= 0:
+        raise ValueError(f"must be above 0, got {seconds:g}")
+    return seconds
+
+
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"expected a mapping, got {value!r}")
@@ -208,8 +244,13 @@ def _mapping(value: Any) -> dict[str, Any]:
 _FIELDS: dict[str, Callable[[Any], Any]] = {
     "name": _text,
     "kind": _kind,
+    "model": _text,
     "entry": _flag,
     "outputs": _texts,
+    "sources": _references,
+    "async_chunk": _flag,
+    "input_timeout_s": _seconds,
+    "prompt_template": _text,
     "devices": _devices,
     "num_replicas": _replicas,
     "env": _environment,

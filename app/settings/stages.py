@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from app.settings.builder import Builder, Sources
 from app.settings.deploy import SHIPPED, Document, find, read_chain
 from app.settings.detection import detect
-from app.settings.flags import by_engine_argument, by_key
+from app.settings.flags import Flag, by_engine_argument, by_key
 from app.settings.hub import LookUp
 from app.settings.inspection import Hints
+from app.settings.pipelines import CUSTOM
 from app.settings.schema import LoadBalancing, StageConfig
 from app.settings.sources import Given
 from app.settings.stagefields import StageValues, check_stage
+from app.settings.stagemodels import StageModels
 from app.settings.strategy import Strategy, check_names, read_strategy
 
 T = TypeVar("T")
 
 BY_MODEL = "the model"
 """The origin of a pipeline that nobody named."""
+NO_MODEL = "no model: set OMNI_MODEL (OMNI_MODEL=demo needs nothing else), or use `omni-app serve MODEL`"
 _BY_STAGE = ("default_sampling_params", "stage_overrides")
 """Flags that are objects by stage id, the weaker one first."""
 
@@ -49,6 +52,9 @@ def resolve_stages(
     strategy = _strategy(given, problems)
     by_stage = {f"--{by_key()[key].name}": _by_stage(given, key, problems) for key in _BY_STAGE}
     named = next((document for document in documents if document.pipeline), None)
+    if not model and (named is None or named.pipeline != CUSTOM):
+        problems.append(NO_MODEL + (f"; only a deploy file of `pipeline: {CUSTOM}` names models" if documents else ""))
+        return ResolvedStages("", [], {})
     try:
         found = detect(model, named.pipeline if named else None, look_up, _hints(given, by_stage, documents))
     except ValueError as error:
@@ -57,14 +63,15 @@ def resolve_stages(
     pipeline = found.pipeline
     shipped = SHIPPED / f"{pipeline.name}.yaml"
     explicit = {document.name for document in documents} - {file.name for file in SHIPPED.glob("*.yaml")}
-    if shipped.name not in {document.name for document in documents}:
+    if pipeline.stages and shipped.name not in {document.name for document in documents}:
         documents += _shipped(shipped, problems, warnings)
     problems += (problem for document in documents for problem in document.planned)
+    models = StageModels(look_up, problems, None if pipeline.open else found)
     builder = Builder(
         Sources(
             model=model,
             pipeline=pipeline,
-            class_name=found.class_name or "",
+            class_name=models.class_name,
             documents=documents,
             explicit=explicit,
             strategy=strategy,
@@ -74,10 +81,14 @@ def resolve_stages(
         problems,
         warnings,
     )
-    stages = [builder.stage(stage_id) for stage_id in builder.ids()]
+    stages = builder.stages()
+    models.check(stages)
     check_names(strategy, [stage.name for stage in stages], problems)
     _check_owned(stages, given, problems, warnings)
     problems += _unowned(stages, [document for document in documents if document.name in explicit])
+    if model and pipeline.name == CUSTOM and not any(stage.model == model for stage in stages):
+        told = problems if given["model"].typed else warnings
+        told.append(f"{given['model'].origin}: no stage takes {model}: each names a model of its own")
     origins = builder.origins | {"pipeline": f"{named.name}:{named.lines['pipeline']}" if named else BY_MODEL}
     return ResolvedStages(pipeline.name, stages, origins, strategy.routing, strategy.name)
 
@@ -147,20 +158,27 @@ def _check_owned(
     stages: list[StageConfig], given: Mapping[str, Given], problems: list[str], warnings: list[str]
 ) -> None:
     """A typed flag that no stage takes is an error; a variable may be meant for another server on this host."""
-    kinds = {stage.kind for stage in stages}
+    kinds = ", ".join(sorted({stage.kind for stage in stages}))
     for key, found in given.items():
-        flag = by_key()[key]
-        if flag.kinds and not kinds.intersection(flag.kinds):
+        if not _is_owned(by_key()[key], found.value, stages):
             told = problems if found.typed else warnings
-            told.append(
-                f"{found.origin}: no stage of this pipeline takes it (its stages are: {', '.join(sorted(kinds))})"
-            )
+            told.append(f"{found.origin}: no stage of this pipeline takes it (its stages are: {kinds})")
+
+
+def _is_owned(flag: Flag, value: Any, stages: list[StageConfig]) -> bool:
+    """Whether a stage takes the flag. --no-async-chunk is true of a pipeline without edges."""
+    if flag.key == "async_chunk":
+        return not value or any(stage.sources for stage in stages)
+    return not flag.kinds or any(stage.kind in flag.kinds for stage in stages)
 
 
 def _unowned(stages: list[StageConfig], documents: list[Document]) -> Iterator[str]:
     """What a user's file says for all stages although none takes it."""
     kinds = {stage.kind for stage in stages}
     for document in documents:
+        if document.async_chunk and not any(stage.sources for stage in stages):
+            where = f"{document.name}:{document.lines['async_chunk']}: async_chunk"
+            yield f"{where}: no stage of this pipeline feeds another"
         for key in document.common:
             if kinds.isdisjoint(by_engine_argument()[key].kinds):
                 where = f"{document.name}:{document.lines[key]}: {key}"

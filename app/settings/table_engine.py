@@ -27,8 +27,13 @@ def _both(name: str, kind: ValueKind, help: str, *, group: Group = "engine", **m
     return _llm(name, kind, help, group=group, kinds=("llm", "diffusion"), **more)
 
 
+def _all(name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
+    """One that diffusion and speech stages take as well."""
+    return _llm(name, kind, help, kinds=("llm", "diffusion", "speech"), **more)
+
+
 ENGINE = (
-    _both("dtype", "str", "Number type of weights and activations: auto, bfloat16, float16, float32.", short=True),
+    _all("dtype", "str", "Number type of weights and activations: auto, bfloat16, float16, float32.", short=True),
     _llm(
         "max-model-len",
         "count",
@@ -46,8 +51,12 @@ ENGINE = (
     ),
     _llm("tensor-parallel-size", "int", "GPUs over which each layer is split.", least=1, aliases=("-tp",), short=True),
     _llm("pipeline-parallel-size", "int", "GPUs over which the layers are spread.", least=1, aliases=("-pp",)),
-    _both(
-        "max-num-seqs", "int", "Most sequences, or picture requests, computed at the same time.", least=1, short=True
+    _all(
+        "max-num-seqs",
+        "int",
+        "Most sequences, picture requests, or spoken sentences, computed at the same time.",
+        least=1,
+        short=True,
     ),
     _llm("max-num-batched-tokens", "count", "Most tokens computed in one engine step.", short=True),
     _both("enforce-eager", "bool", "Do not compile and do not capture CUDA graphs: starts faster, runs slower."),
@@ -61,7 +70,7 @@ ENGINE = (
     _both("quantization", "str", "Quantization method of the weights.", aliases=("-q",)),
     _llm("load-format", "str", "How weights are read: auto, safetensors, dummy, ..."),
     _llm("seed", "int", "Seed of the engine's random numbers."),
-    _both("trust-remote-code", "bool", "Run Python code that comes with the model. Only for models that you trust."),
+    _all("trust-remote-code", "bool", "Run Python code that comes with the model. Only for models that you trust."),
     _llm("hf-overrides", "json", "Values that replace those of the model's config.json.", metavar="JSON"),
     _llm("generation-config", "str", "Where default sampling values come from: auto, vllm, or a directory."),
     _llm("override-generation-config", "json", "Default sampling values that replace the model's.", metavar="JSON"),

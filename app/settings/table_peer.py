@@ -7,7 +7,7 @@ from typing import Any
 from app.settings.flags import Flag
 from app.settings.values import ValueKind
 
-_SPEECH, _OMNI, _HOSTS, _REST = 5, 6, 7, 8
+_OMNI, _HOSTS, _REST = 6, 7, 8
 
 
 def _planned(part: int, name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
@@ -21,8 +21,6 @@ def _refused(name: str, reason: str, kind: ValueKind = "str", aliases: tuple[str
 
 
 PLANNED = (
-    _planned(_SPEECH, "async-chunk", "bool", "Stream between stages; replaces what the deploy file says."),
-    _planned(_SPEECH, "task-type", "str", "What a speech model does by default: CustomVoice, VoiceDesign, Base."),
     _planned(_OMNI, "forced-aligner", "str", "Model that adds a time to each word of speech."),
     _planned(_OMNI, "forced-aligner-config", "str", "YAML file with the settings of that model.", metavar="FILE"),
     _planned(_OMNI, "forced-aligner-device", "str", "Devices of that model."),
@@ -39,6 +37,9 @@ PLANNED = (
 REFUSED = (
     _refused("stage-configs-path", "the old format of deploy files; use --deploy-config"),
     _refused("replica-id", "the master numbers the replicas itself", "int"),
+    _refused(
+        "task-type", "tasks are those of Qwen3-TTS, which cannot run here; other models show theirs by their files"
+    ),
     _refused("batch-timeout", "it never had an effect", "int"),
     _refused("ssl-ciphers", "Granian's TLS offers no weak ciphers to choose from"),
     _refused("enable-ssl-refresh", "Granian reads certificates at the start; restart the server for new ones", "bool"),

@@ -31,7 +31,7 @@ MODEL = (
         kind="str",
         group="model",
         target="engine.revision",
-        kinds=("llm", "diffusion"),
+        kinds=("llm", "diffusion", "speech"),
         help="Branch, tag or commit of a hub model.",
     ),
     Flag(
@@ -39,7 +39,7 @@ MODEL = (
         kind="str",
         group="model",
         target="engine.download_dir",
-        kinds=("llm", "diffusion"),
+        kinds=("llm", "diffusion", "speech"),
         metavar="DIR",
         help="Where hub models are kept. Default: the hub's usual cache.",
     ),

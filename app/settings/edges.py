@@ -1,0 +1,86 @@
+"""The edges of a pipeline: which stage feeds which, settled from all that files and flags say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from app.settings.layers import Layer, Merged
+from app.settings.problems import near
+
+STREAMED = ("speech", "stub")
+"""Kinds of stages that can begin before their input is complete."""
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said about edges for the whole pipeline; `async_chunk`: the strongest file's word.
+
+    `flag` is the origin of --async-chunk, "" where it was not given: each stage already has its value. An edge of
+    `edges` is (from, to), by stage id, with the file that says so.
+    """
+
+    async_chunk: Layer | None = None
+    flag: str = ""
+    edges: list[tuple[str, int, int]] = []
+
+
+def where(stages: Mapping[int, Merged], stage_id: int) -> str:
+    """How people are told of a stage."""
+    return f"stage {stage_id} ({stages[stage_id].values['name']})"
+
+
+def connect(stages: Mapping[int, Merged], wishes: Wishes, problems: list[str], *, open: bool) -> None:
+    """Settle `sources` and `async_chunk` of the stages, which have their topology. An `open` pipeline has any edges."""
+    for stage_id, stage in stages.items():
+        stage.values["sources"] = _ids(stages, stage_id, problems)
+    for origin, source, target in wishes.edges:
+        if problem := _add(stages, source, target, open=open):
+            problems.append(f"{origin}: an edge from stage {source} to {target}: {problem}")
+    for stage in stages.values():
+        _settle_chunks(stage, wishes)
+
+
+def _ids(stages: Mapping[int, Merged], stage_id: int, problems: list[str]) -> list[int]:
+    """`sources` by id; of a name that is also another stage's id, the name counts."""
+    names = {str(stage.values["name"]): other for other, stage in stages.items()}
+    ids: list[int] = []
+    for reference in stages[stage_id].values["sources"]:
+        found = names.get(str(reference), reference if reference in stages else None)
+        if found is None:
+            others = ", ".join(f"{other} ({name})" for name, other in names.items() if other != stage_id)
+            hint = near(str(reference), names) or f"; the others are {others or 'none'}"
+            origin = stages[stage_id].origins["sources"]
+            problems.append(f"{origin}: {where(stages, stage_id)} has no source {reference}{hint}")
+        elif found not in ids:
+            ids.append(found)
+    return ids
+
+
+def _add(stages: Mapping[int, Merged], source: int, target: int, *, open: bool) -> str:
+    """Add an edge that stands apart from its stages; why that cannot be."""
+    for stage_id in (source, target):
+        if stage_id not in stages:
+            return f"there is no stage {stage_id}"
+    sources = stages[target].values["sources"]
+    if source in sources:
+        return ""
+    if not open:
+        return "this pipeline has no such edge"
+    sources.append(source)
+    return ""
+
+
+def _settle_chunks(stage: Merged, wishes: Wishes) -> None:
+    """Whether a stage begins with the first piece of its input, where it does not say so itself."""
+    values, kind = stage.values, stage.values["kind"]
+    if not values["sources"]:
+        if wishes.flag and stage.origins.get("async_chunk") == wishes.flag:
+            del values["async_chunk"], stage.origins["async_chunk"]
+        return
+    if values.get("async_chunk") is not None:
+        return
+    if kind not in STREAMED:
+        stage.add(Layer(f"stages of kind {kind} need all of their input", {"async_chunk": False}))
+    elif wishes.async_chunk is not None:
+        stage.add(wishes.async_chunk)
