@@ -36,5 +36,16 @@ def decode(data: bytes, format: SpeechFormat, channels: int = 1) -> tuple[Sample
         return _shaped(sound.T), stream.rate
 
 
+def alignment(played: Samples, sound: Samples, most: int = 2400) -> tuple[int, float]:
+    """How many samples later the middle of `sound` is found in `played` (+-`most`), and the correlation there."""
+    middle = len(sound) // 2
+    wanted = sound[middle - most : middle + most]
+    region = played[middle - 2 * most : middle + 2 * most]
+    windows = np.lib.stride_tricks.sliding_window_view(region, len(wanted))
+    match = windows @ wanted / (np.linalg.norm(windows, axis=1) * np.linalg.norm(wanted) + 1e-9)
+    best = int(np.argmax(match))
+    return best - most, float(match[best])
+
+
 def _shaped(sound: Samples) -> Samples:
     return sound[:, 0] if sound.shape[1] == 1 else sound
