@@ -9,11 +9,10 @@ from typing import Any, NoReturn
 import msgspec
 from PIL import Image
 
-from app.cluster.messages import Failed
-from app.engines.base import EngineError
 from app.engines.diffusion.inputs import Inputs
 from app.engines.diffusion.loraweights import Blend
 from app.engines.diffusion.offer import EDITS, INPAINT, TEXT, VARIATIONS, Mode, Offer, listed, misfit
+from app.engines.refusal import refuse
 from app.protocol.pictures import PictureTask
 
 _FIELDS = ("num_inference_steps", "guidance_scale", "true_cfg_scale", "guidance_scale_2", "strength", "layers")
@@ -42,15 +41,6 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     blend: Blend
     previews: int
     key: Hashable
-
-
-def refuse(message: str, param: str | None) -> NoReturn:
-    """Tell the client what is wrong with a field of its request.
-
-    Raises:
-        EngineError: always; status 400.
-    """
-    raise EngineError(Failed(400, message, "invalid_request_error", param))
 
 
 def choose(task: PictureTask, kind: str, offer: Offer) -> Mode:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 
-import torch
-
 from app.cluster.messages import Failed
 from app.engines.base import EngineError
+from app.engines.device import is_out_of_memory
 
 logger = logging.getLogger("app.diffusion")
 
@@ -29,16 +28,3 @@ def explain(error: Exception, began: bool) -> EngineError:
         return EngineError(Failed(400, str(error).strip()[:_LONGEST], "invalid_request_error"))
     logger.error("a pipeline call failed", exc_info=error)
     return EngineError(Failed(500, f"{type(error).__name__} in the pipeline; see the server's log"))
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Also of the CPU's allocator, which has no class of its own for it."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-
-
-def release_memory() -> None:
-    """Give the device's cached memory back."""
-    if torch.accelerator.is_available():
-        torch.accelerator.empty_cache()

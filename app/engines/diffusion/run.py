@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from app.engines.base import EngineError
+from app.engines.device import is_out_of_memory, release_memory
 from app.engines.diffusion import pixels
 from app.engines.diffusion.batching import Drawn, Row, RowQueue
 from app.engines.diffusion.caches import Cache
 from app.engines.diffusion.call import Call
-from app.engines.diffusion.failures import AbandonedError, explain, is_out_of_memory, release_memory
+from app.engines.diffusion.failures import AbandonedError, explain
 from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import Offer
 from app.engines.diffusion.parts import modules

@@ -12,12 +12,13 @@ import msgspec
 from app.cluster.messages import Accepted, Adapter, Done, Failed, Load, Picture, Progress, Usage
 from app.engines.base import EngineError, Request
 from app.engines.diffusion.batching import Drawn, Row, RowQueue
-from app.engines.diffusion.call import Call, choose, plan, refuse
+from app.engines.diffusion.call import Call, choose, plan
 from app.engines.diffusion.inputs import Inputs, load_inputs
 from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import Offer
 from app.engines.diffusion.pixels import Pixels
 from app.engines.diffusion.run import Runner
+from app.engines.refusal import refuse
 from app.media.encode import encode_picture
 from app.media.fetch import MediaFetcher
 from app.protocol.pictures import LoraChoice, PictureTask, decode_task
