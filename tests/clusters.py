@@ -14,16 +14,21 @@ from typing import Any, TypeVar
 
 from app import __version__
 from app.cluster import messages as m
+from app.cluster.pull import Puller
+from app.cluster.refs import RefStore
 from app.cluster.registry import Registry
 from app.cluster.supervisor import Supervisor
+from app.cluster.tensors import Source
 from app.cluster.transport import Channel, Frames, dealer, new_context
 from app.engines.spec import ReplicaSpec
+from app.engines.tensors import Exchange
 from app.pipeline.orchestrator import Orchestrator
 from app.pipeline.request import RequestStream
 from app.settings.schema import MasterConfig, Settings, StageConfig, stage_digest
 
 T = TypeVar("T", bound=m.Message)
 TOKEN = "a token of the tests"
+_UNUSED = new_context()
 
 
 def settings(replicas: int = 1, **engine_args: Any) -> Settings:
@@ -161,6 +166,11 @@ async def eventually(condition: Callable[[], bool], limit_s: float = 20) -> None
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110 - bounded
             await asyncio.sleep(0.01)
+
+
+def exchange(refs: RefStore | None = None) -> Exchange:
+    """What a replica hands tensors over with; it pulls from nobody."""
+    return Exchange(RefStore(1 << 30) if refs is None else refs, Source("stub", "here", ""), Puller(_UNUSED, ""))
 
 
 def held_refs(pid: int) -> list[str]:

@@ -9,10 +9,11 @@ import signal
 import sys
 import time
 
+from app.cluster.exposure import replica_endpoint
 from app.cluster.local import LocalReplica, describe_exit
 from app.cluster.rundir import StartupError
 from app.cluster.supervisor import BACKOFF_S, STEADY_S
-from app.cluster.transport import is_loopback, listen_address, local_address_towards, tcp_address
+from app.cluster.transport import local_address_towards, tcp_address
 from app.engines.spec import EXIT_REFUSED, ReplicaSpec
 from app.settings.schema import Settings, StageConfig
 
@@ -39,20 +40,11 @@ def _spec(settings: Settings, stage: StageConfig) -> ReplicaSpec:
         host = master.replica_address or local_address_towards(master.address, master.port)
     except OSError as error:
         raise StartupError(f"cannot find a route to the master {master.address}:{master.port}: {error}") from error
-    try:
-        bind = listen_address(host, "*")
-    except OSError as error:
-        raise StartupError(f"--omni-replica-address {host} is not an address of this machine: {error}") from error
-    if not master.token and not is_loopback(host):
-        raise StartupError(
-            f"this replica would listen on {host}, which other machines reach: set --omni-token (or OMNI_TOKEN) "
-            "to the master's token"
-        )
     return ReplicaSpec(
         stage=stage,
         replica_id=-1,
         registry=tcp_address(master.address, master.port),
-        bind=bind,
+        bind=replica_endpoint(host, master.token),
         token=master.token,
         served_model_names=settings.served_model_names,
         shutdown_timeout=master.shutdown_timeout,

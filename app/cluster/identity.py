@@ -29,9 +29,23 @@ class Server:
 
     def digest(self, mount: str) -> str:
         """Twelve hex digits for this server and one mount of it, unique over reboots and pid namespaces."""
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        parts = (boot_id, os.readlink("/proc/self/ns/pid"), str(self.pid), str(self.ticks), mount)
-        return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
+        return _digest(*_kernel(), str(self.pid), str(self.ticks), mount)
+
+
+def host_identity() -> str:
+    """Twelve hex digits that are equal for processes that know each other by pid: same boot, same pid namespace.
+
+    Addresses do not tell: two containers can have the same one, and one host has several.
+    """
+    return _digest(*_kernel())
+
+
+def _kernel() -> tuple[str, str]:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
 
 
 def start_ticks(pid: int) -> int | None:

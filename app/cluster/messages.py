@@ -3,7 +3,7 @@
 Two channels use it (docs/structure.md draws them):
 
 * registry: replicas and API workers (DEALER) talk to the master (ROUTER);
-* data: API workers (DEALER) talk to a replica (ROUTER).
+* data: API workers (DEALER) talk to a replica (ROUTER); so do replicas that pull what another one holds.
 
 A wire message is a ZeroMQ multipart: the first frame is one encoded message, further frames are its bulk bytes
 (request bodies, call results), which are never copied into the msgpack frame. Large files of an answer do not travel at
@@ -96,11 +96,14 @@ class Reregister(Message):
 
 
 class Load(msgspec.Struct, array_like=True):
-    """What a replica is doing, as it reports it: requests running and waiting, and a counter of engine steps."""
+    """What a replica is doing, as it reports it: requests running and waiting, a counter of engine steps, and the bytes
+    that it holds for others (app/cluster/refs.py).
+    """
 
     running: int = 0
     waiting: int = 0
     steps: int = 0
+    held: int = 0
 
 
 class Heartbeat(Message):
@@ -210,6 +213,7 @@ class Append(Message):
     """API worker -> replica: more input for a running request. Frame 1: the input (may be empty where it is the last).
 
     The engine reads it with Request.next_input; what cannot be read in time is bounded (engines.client.MAX_WAITING).
+    Tensors of another stage are one pack of app/cluster/tensors.py. Consumed tells how far the engine is.
     """
 
     request_id: str
@@ -223,9 +227,14 @@ class Abort(Message):
 
 
 class Release(Message):
-    """API worker -> replica: the refs that this request produced are no longer needed."""
+    """API worker -> replica: the refs that this request produced are no longer needed.
+
+    `through`: the next stage has used its Tensors events up to this number, which makes room for more
+    (engines.outflow), and needs only their refs no longer. None: all refs.
+    """
 
     request_id: str
+    through: int | None = None
 
 
 class Credit(Message):
@@ -247,6 +256,22 @@ class Result(Message):
 
     call_id: str
     failed: Failed | None = None
+
+
+class Pull(Message):
+    """replica -> replica: send me `length` bytes from `offset` of the ref `name`. May be repeated while it is held."""
+
+    transfer: int
+    name: str
+    offset: int
+    length: int
+
+
+class Pulled(Message):
+    """The answer to a Pull of `transfer`. Frame 1: the bytes; no such frame where the ref is held no longer."""
+
+    transfer: int
+    offset: int
 
 
 class Ping(Message):
@@ -366,11 +391,36 @@ class Audio(Event):
     ref: Ref | None = None
 
 
+class Tensors(Event):
+    """What a stage produced for the next one: `packed` is a pack of app/cluster/tensors.py, passed on as it is.
+
+    `number` counts the events of this kind in the request, from 0. `size`: bytes of `packed` and of what the replica
+    holds for it. `held`: it holds something, and who gets the event has to see to its Release.
+    """
+
+    number: int
+    packed: memoryview
+    size: int
+    held: bool = False
+
+
+class Consumed(Event):
+    """The engine has used the first `count` appended inputs of the request, and needs them no longer."""
+
+    count: int
+
+
 QUEUE_FULL = "queue_full"
 REPLICA_LEAVES = "replica_unavailable"
 """Each the `code` of a Failed that another replica may still accept."""
 REPLICA_LOST = "replica_lost"
 """The `code` of what failed because a process went away while it ran."""
+INPUT_LOST = "input_lost"
+"""The `code` of what failed because what another stage had produced for it is gone."""
+INPUT_TIMEOUT = "input_timeout"
+"""The `code` of what failed because another stage produced nothing for it in time."""
+TENSORS_FULL = "tensors_full"
+"""The `code` of what failed because its replica holds all that it may for stages that do not keep up."""
 
 
 class Done(Event):
@@ -388,7 +438,21 @@ class Failed(Event):
 
 
 AnyEvent = (
-    Accepted | Delta | Chunk | Finish | Usage | Extra | Document | Named | Progress | Picture | Audio | Done | Failed
+    Accepted
+    | Delta
+    | Chunk
+    | Finish
+    | Usage
+    | Extra
+    | Document
+    | Named
+    | Progress
+    | Picture
+    | Audio
+    | Tensors
+    | Consumed
+    | Done
+    | Failed
 )
 
 
@@ -397,7 +461,10 @@ _FRAMING = 200
 
 
 def cost(event: AnyEvent) -> int:
-    """What an event takes out of its request's credit; both sides count by this function, so nothing drifts."""
+    """What an event takes out of its request's credit; both sides count by this function, so nothing drifts.
+
+    Credit is for what goes to the HTTP client. Tensors cost nothing: they have a window of their own (Release).
+    """
     if isinstance(event, Delta):  # not `match`: patterns with fields cost a microsecond a token
         return len(event.text) + _FRAMING
     if isinstance(event, Chunk | Extra):
@@ -431,7 +498,7 @@ RegistryMessage = (
     | Drain
     | Bye
 )
-DataMessage = Submit | Append | Abort | Release | Credit | Call | Result | Ping | Events
+DataMessage = Submit | Append | Abort | Release | Credit | Call | Result | Ping | Pull | Pulled | Events
 
 _encoder = msgspec.msgpack.Encoder()
 _registry_decoder = msgspec.msgpack.Decoder(RegistryMessage)

@@ -1,5 +1,6 @@
 """Large bytes between two processes of one host: the producer keeps them in memory, a ref names them, readers map them.
 
+The producer owns a ref until it is released, or the client is gone that asked for the work; time is the last resort.
 Each is an anonymous file (memfd), which a reader opens through the owner's descriptor in /proc. The kernel frees it
 with its owner, whatever ended that: no name stays anywhere, nothing has to be swept, and the size of /dev/shm, 64 MiB
 in most containers, does not matter.
@@ -12,7 +13,7 @@ import mmap
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -40,17 +41,23 @@ class _Held(msgspec.Struct):
     ref: Ref
     client: bytes
     request_id: str
+    number: int
     expires: float
 
 
 class RefStore:
-    """What one process holds for others: by client and request, until released; at most `capacity` bytes."""
+    """What one process holds for others: by client and request, until released; at most `capacity` bytes.
+
+    `threshold`: smaller bytes travel in their message. What waits inside the process for somebody who does not keep up
+    counts as held too (`reserve`).
+    """
 
     def __init__(self, threshold: int, capacity: int = CAPACITY, ttl_s: float = TTL_S) -> None:
-        self._threshold = threshold
+        self.threshold = threshold
         self._capacity = capacity
         self._ttl_s = ttl_s
-        self._held: list[_Held] = []
+        self._held: dict[str, _Held] = {}
+        self._size = 0
         self._told = False
 
     def __len__(self) -> int:
@@ -58,27 +65,59 @@ class RefStore:
 
     @property
     def size(self) -> int:
-        """Bytes held."""
-        return sum(held.ref.size for held in self._held)
+        """Bytes held, reserved ones included."""
+        return self._size
 
     def put(self, client: bytes, request_id: str, data: bytes | memoryview) -> Ref | None:
         """Hold a copy of `data`; None for what shall travel itself: not above the threshold, or no room for it."""
-        if len(data) <= self._threshold:
+        if len(data) <= self.threshold:
             return None
-        if self.size + len(data) > self._capacity or len(self._held) >= MAX_HELD:
-            self._tell(f"{len(self._held)} large results of {self.size >> 20} MiB wait to be fetched")
+        ref = self.hold(client, request_id, data)
+        if ref is None:
+            waiting = f"{len(self._held)} large results of {self._size >> 20} MiB wait to be fetched"
+            self._tell(f"{waiting}; what finds no room goes through the socket, which is slower")
+        return ref
+
+    def hold(self, client: bytes, request_id: str, data: bytes | memoryview, number: int = 0) -> Ref | None:
+        """Hold a copy of `data`, however small; None if there is no room. `number`: see `release`."""
+        if self._size + len(data) > self._capacity or len(self._held) >= MAX_HELD:
             return None
         try:
             ref = _write(data)
         except OSError as error:
             self._tell(f"no memory can be shared ({error})")
             return None
-        self._held.append(_Held(ref, client, request_id, time.monotonic() + self._ttl_s))
+        self._held[ref.name] = _Held(ref, client, request_id, number, time.monotonic() + self._ttl_s)
+        self._size += ref.size
         return ref
 
-    def release(self, client: bytes, request_id: str) -> None:
-        """What this request produced is needed no longer."""
-        self._free(lambda held: held.request_id == request_id and held.client == client)
+    def reserve(self, size: int) -> bool:
+        """Count `size` bytes more as held, until `unreserve`; False if there is no room for them."""
+        if self._size + size > self._capacity:
+            return False
+        self._size += size
+        return True
+
+    def unreserve(self, size: int) -> None:
+        self._size -= size
+
+    def piece(self, name: str, offset: int, length: int) -> bytes | None:
+        """Up to `length` bytes of a ref from `offset`; None if it has been let go of."""
+        held = self._held.get(name)
+        return os.pread(held.ref.fd, length, offset) if held is not None else None
+
+    def let_go(self, refs: Iterable[Ref]) -> None:
+        """Nobody has been told of these."""
+        names = {ref.name for ref in refs}
+        self._free(lambda held: held.ref.name in names)
+
+    def release(self, client: bytes, request_id: str, through: int | None = None) -> None:
+        """What this request produced is needed no longer; with `through`, only what has no higher `number`."""
+        self._free(
+            lambda held: (
+                held.request_id == request_id and held.client == client and (through is None or held.number <= through)
+            )
+        )
 
     def drop(self, client: bytes) -> None:
         """The client is gone."""
@@ -94,18 +133,15 @@ class RefStore:
         self._free(lambda held: True)
 
     def _free(self, doomed: Callable[[_Held], bool]) -> None:
-        kept = []
-        for held in self._held:
-            if doomed(held):
-                os.close(held.ref.fd)
-            else:
-                kept.append(held)
-        self._held = kept
+        for held in [held for held in self._held.values() if doomed(held)]:
+            del self._held[held.ref.name]
+            self._size -= held.ref.size
+            os.close(held.ref.fd)
 
-    def _tell(self, reason: str) -> None:
+    def _tell(self, what: str) -> None:
         if not self._told:
             self._told = True
-            logger.warning("%s; from now on, what finds no room goes through the socket, which is slower", reason)
+            logger.warning("%s", what)
 
 
 def _write(data: bytes | memoryview) -> Ref:

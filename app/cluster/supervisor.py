@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from app.cluster.exposure import replica_endpoint
 from app.cluster.local import LocalReplica, describe_exit
 from app.cluster.registry import Key, Registry
 from app.cluster.rundir import StartupError
@@ -83,7 +84,15 @@ class Supervisor:
             log=self._settings.log,
             parent_pid=os.getpid(),
             scratch=str(directory),
+            bind_tcp=self._pull_endpoint(stage),
         )
+
+    def _pull_endpoint(self, stage: StageConfig) -> str:
+        """Where headless replicas of later stages pull what this stage produced."""
+        master = self._settings.master
+        if not master.port or not any(stage.stage_id in later.sources for later in self._settings.stages):
+            return ""
+        return replica_endpoint(master.replica_address or master.address, master.token)
 
     async def _start_one(self, replica: LocalReplica) -> None:
         """Spawn and wait until it is up, it ends, or the time is over."""

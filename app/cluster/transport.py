@@ -47,6 +47,10 @@ class Channel:
         self._loop.add_reader(socket.FD, self._readable)
         self._loop.call_soon(self._readable)
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def send(self, frames: Sequence[Payload]) -> None:
         """Queue a message; never blocks (there is no high-water mark, credits bound what is in flight).
 

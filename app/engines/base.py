@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from app.cluster.messages import AnyEvent, Capabilities, Failed, Load
+from app.cluster.tensors import Tensor
 
 
 class EngineError(Exception):
@@ -38,7 +40,27 @@ class Request(Protocol):
     async def ready(self) -> None: ...
 
     async def next_input(self) -> bytes | None:
-        """The next input that was appended to the request, waiting for it; None after the last one."""
+        """The next input that was appended to the request, waiting for it; None after the last one.
+
+        Who asks for the next one has used the one before: what it was made of is let go of.
+        """
+        ...
+
+    def emit_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Hand tensors to the next stage, all of which it gets at once. Their data is copied before this returns.
+
+        Raises:
+            EngineError: the next stage does not keep up and no more may be held for it; let it end the request.
+            ValueError: the data of a tensor does not fit its dtype and shape.
+        """
+        ...
+
+    async def next_tensors(self) -> dict[str, Tensor] | None:
+        """As `next_input`, where the input is what another stage emitted by `emit_tensors`.
+
+        Raises:
+            EngineError: they cannot be read any more; let it end the request.
+        """
         ...
 
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
 from app.cluster import messages as m
-from app.cluster.refs import RefStore
+from app.cluster.tensors import Tensor
 from app.cluster.transport import Channel
 from app.engines.backlog import Backlog
 from app.engines.base import Engine, EngineError
+from app.engines.outflow import Outflow
+from app.engines.tensors import Exchange
 
 logger = logging.getLogger("app.replica")
 
@@ -41,6 +45,10 @@ class ClientRequest:
         self._broke_since = 0.0
         self._inputs: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._waiting = 0
+        self._used = 0
+        self._reading = False
+        self._outflow: Outflow | None = None
+        self._done: m.Done | None = None
 
     def append(self, data: bytes, *, last: bool) -> bool:
         """Take more input; False if too much of it waits already."""
@@ -55,16 +63,56 @@ class ClientRequest:
 
     async def next_input(self) -> bytes | None:
         """The next appended input; None after the last one."""
+        if self._reading:
+            self._reading = False
+            self._used += 1
+            self._client.enqueue(self.request_id, m.Consumed(self._used))
         data = await self._inputs.get()
+        self._reading = data is not None
         self._waiting -= len(data or b"")
         return data
 
+    async def next_tensors(self) -> dict[str, Tensor] | None:
+        """The next appended tensors; None after the last ones."""
+        packed = await self.next_input()
+        return None if packed is None else await self._client.exchange.read(packed)
+
+    def emit_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Hand tensors to the next stage; see app.engines.base.Request."""
+        if not self._client.runs(self):
+            return
+        if self._outflow is None:
+            client, send = self._client, partial(self._client.enqueue, self.request_id)
+            self._outflow = Outflow(client.exchange, client.identity, self.request_id, send)
+        self._outflow.put(tensors)
+
     def emit(self, event: m.AnyEvent) -> None:
         """Send the event; while the client has no credit, hold it and let text of one choice grow together."""
-        if self._credit > 0:
+        if self._outflow is not None and self._outflow.waits and isinstance(event, m.Done):
+            self._done = event
+        elif self._credit > 0:
             self._send(event)
         else:
             self._held.push(event)
+
+    def use_tensors(self, through: int) -> None:
+        """The next stage has used this request's Tensors events up to that number."""
+        if self._outflow is None:
+            return
+        self._outflow.use(through)
+        if self._done is not None and not self._outflow.waits:
+            done, self._done = self._done, None
+            self.emit(done)
+
+    def drop(self) -> None:
+        """Nobody waits for what it makes."""
+        if self._outflow is not None:
+            self._outflow.drop()
+
+    @property
+    def waits(self) -> bool:
+        """It has events that cannot be sent yet."""
+        return bool(self._held) or self._done is not None
 
     def _send(self, event: m.AnyEvent) -> None:
         self._credit -= m.cost(event)
@@ -76,9 +124,11 @@ class ClientRequest:
         self._client.enqueue(self.request_id, event)
 
     async def ready(self) -> None:
-        """Wait until the client has credit."""
+        """Wait until the client has credit, and the next stage takes more tensors."""
         if self._credit <= 0:
             await self._funded.wait()
+        if self._outflow is not None:
+            await self._outflow.ready()
 
     def starved_for(self) -> float:
         """Seconds for which events have been held back because the client does not read."""
@@ -96,13 +146,14 @@ class ClientRequest:
 class Client:
     """An API worker, known by its identity. What it asked for is cancelled when it is gone."""
 
-    def __init__(self, identity: bytes, channel: Channel, engine: Engine, refs: RefStore) -> None:
+    def __init__(self, identity: bytes, channel: Channel, engine: Engine, exchange: Exchange) -> None:
         self.seen = time.monotonic()
         self.requests: dict[str, ClientRequest] = {}
-        self._identity = identity
+        self.identity = identity
+        self.exchange = exchange
         self._channel = channel
         self._engine = engine
-        self._refs = refs
+        self._refs = exchange.refs
         self._outbox: list[tuple[str, m.AnyEvent]] = []
 
     def submit(self, submit: m.Submit, body: bytes, refuse: m.Failed | None) -> None:
@@ -126,15 +177,22 @@ class Client:
             self._forget(request)
 
     def _forget(self, request: ClientRequest) -> None:
-        """A finished request stays while events of it are held back for want of credit."""
-        if self.requests.get(request.request_id) is request and not request._held:
+        """A finished request stays while events of it are held back."""
+        if self.runs(request) and not request.waits:
+            request.drop()
             del self.requests[request.request_id]
 
     def abort(self, request_id: str) -> None:
         request = self.requests.pop(request_id, None)
-        if request is not None and request.task is not None:
-            request.task.cancel()
+        if request is not None:
+            request.drop()
+            if request.task is not None:
+                request.task.cancel()
         self.release(request_id)
+
+    def runs(self, request: ClientRequest) -> bool:
+        """Whether somebody still waits for it."""
+        return self.requests.get(request.request_id) is request
 
     def append(self, request_id: str, data: bytes, *, last: bool) -> None:
         """More input for a request; for one that has ended it is too late, which is no mistake."""
@@ -144,14 +202,20 @@ class Client:
             message = f"more than {MAX_WAITING >> 20} MiB of input wait to be read; send it more slowly"
             self.enqueue(request_id, m.Failed(413, message, "invalid_request_error", code="input_too_large"))
 
-    def release(self, request_id: str) -> None:
-        """Everything that this request referred to has been read, or will not be."""
-        self._refs.release(self._identity, request_id)
+    def release(self, request_id: str, through: int | None = None) -> None:
+        """What this request referred to, up to Tensors event `through`, has been read or will not be."""
+        self._refs.release(self.identity, request_id, through)
+        request = self.requests.get(request_id)
+        if request is None or through is None:
+            return
+        request.use_tensors(through)
+        if request.task is not None and request.task.done():
+            self._forget(request)
 
     def cancel_all(self) -> None:
         for request_id in list(self.requests):
             self.abort(request_id)
-        self._refs.drop(self._identity)
+        self._refs.drop(self.identity)
         self._outbox.clear()
 
     def expire(self) -> None:
@@ -160,7 +224,7 @@ class Client:
             self.abort(request_id)
             message = f"the API worker of this request was silent for {m.CLIENT_LEASE_S:g} s"
             self.enqueue(request_id, m.Failed(503, message, "service_unavailable_error", code=m.REPLICA_LOST))
-        self._refs.drop(self._identity)
+        self._refs.drop(self.identity)
 
     def credit(self, request_id: str, amount: int) -> None:
         request = self.requests.get(request_id)
@@ -180,9 +244,9 @@ class Client:
 
     def by_ref(self, request: ClientRequest, event: m.Picture | m.Audio) -> m.Picture | m.Audio:
         """The event with a ref in the place of large data, if there is room, and somebody who will release it."""
-        if self.requests.get(request.request_id) is not request:
+        if not self.runs(request):
             return event
-        ref = self._refs.put(self._identity, request.request_id, event.data)
+        ref = self._refs.put(self.identity, request.request_id, event.data)
         return msgspec.structs.replace(event, data=memoryview(b""), ref=ref) if ref else event
 
     def enqueue(self, request_id: str, event: m.AnyEvent) -> None:
@@ -193,4 +257,4 @@ class Client:
     def _flush(self) -> None:
         items, self._outbox = self._outbox, []
         if items:
-            self._channel.send([self._identity, m.encode(m.Events(items))])
+            self._channel.send([self.identity, m.encode(m.Events(items))])

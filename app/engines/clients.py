@@ -10,10 +10,14 @@ from collections.abc import Callable
 import zmq
 
 from app.cluster import messages as m
+from app.cluster import pull
+from app.cluster.identity import host_identity
 from app.cluster.refs import RefStore
+from app.cluster.tensors import Source
 from app.cluster.transport import Channel, Frames
 from app.engines.base import Engine, EngineError
 from app.engines.client import Client
+from app.engines.tensors import Exchange
 from app.settings.schema import StageConfig
 
 logger = logging.getLogger("app.replica")
@@ -31,10 +35,17 @@ class Clients:
         self._clients: dict[bytes, Client] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
-    def listen(self, socket: zmq.Socket[bytes]) -> Channel:
-        """Serve the clients that come to this socket."""
+    def listen(self, socket: zmq.Socket[bytes], address: str, puller: pull.Puller) -> Channel:
+        """Serve the clients that come to this socket, and the replicas that pull, which reach it at `address`."""
+        self._puller = puller
+        self._exchange = Exchange(self._refs, Source(self._stage.name, host_identity(), address), puller)
         self._channel = Channel(socket, self._on_message)
         return self._channel
+
+    @property
+    def held(self) -> int:
+        """Bytes held for others."""
+        return self._refs.size
 
     @property
     def busy(self) -> bool:
@@ -43,19 +54,23 @@ class Clients:
 
     def _on_message(self, frames: Frames) -> None:
         identity = frames[0].bytes
+        message = m.decode_data(frames[1].buffer)
+        if isinstance(message, m.Pull):
+            self._channel.send([identity, *pull.answer(self._refs, message)])
+            return
         client = self._clients.get(identity)
         if client is None:
-            client = self._clients[identity] = Client(identity, self._channel, self._engine, self._refs)
+            client = self._clients[identity] = Client(identity, self._channel, self._engine, self._exchange)
         client.seen = time.monotonic()
-        match m.decode_data(frames[1].buffer):
+        match message:
             case m.Submit() as submit:
                 client.submit(submit, _bulk(frames), refuse=self._refusal() or self._queue_full())
             case m.Append(request_id, last):
                 client.append(request_id, _bulk(frames), last=last)
             case m.Abort(request_id):
                 client.abort(request_id)
-            case m.Release(request_id):
-                client.release(request_id)
+            case m.Release(request_id, through):
+                client.release(request_id, through)
             case m.Credit(request_id, amount):
                 client.credit(request_id, amount)
             case m.Call() as call:
@@ -122,6 +137,7 @@ class Clients:
             client.cancel_all()
         for call in self._calls:
             call.cancel()
+        self._puller.close()
         self._refs.close()
 
 

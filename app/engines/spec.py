@@ -13,6 +13,7 @@ EXIT_FAILED, EXIT_REFUSED = 1, 3
 class ReplicaSpec(msgspec.Struct, kw_only=True):
     """One replica. `bind` is ipc://PATH or tcp://HOST:* ; `replica_id` -1: the master chooses it. Times in seconds.
 
+    `bind_tcp`: where replicas on other hosts reach it as well, to pull what it holds; "" if nobody does.
     `scratch`: a directory that goes when the server goes, for what an engine leaves in the file system.
     """
 
@@ -26,5 +27,6 @@ class ReplicaSpec(msgspec.Struct, kw_only=True):
     slow_client_timeout: float
     parent_pid: int
     scratch: str = ""
+    bind_tcp: str = ""
     media: MediaConfig = msgspec.field(default_factory=MediaConfig)
     log: LogConfig = msgspec.field(default_factory=LogConfig)

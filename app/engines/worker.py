@@ -22,6 +22,7 @@ import zmq
 from app import __version__
 from app.cluster import messages as m
 from app.cluster.process import die_with_parent
+from app.cluster.pull import Puller
 from app.cluster.transport import Authenticator, Channel, Frames, bind, new_context, router, watched_dealer
 from app.engines import noise
 from app.engines.adapters import AdapterSync
@@ -101,8 +102,11 @@ class Replica:
         self._authenticator.start()
         data = router(self._context)
         bind(data, spec.bind)
-        self._address = data.get_string(zmq.LAST_ENDPOINT)
-        self._data = self._clients.listen(data)
+        pull_address = self._address = data.get_string(zmq.LAST_ENDPOINT)
+        if spec.bind_tcp:
+            bind(data, spec.bind_tcp)
+            pull_address = data.get_string(zmq.LAST_ENDPOINT)
+        self._data = self._clients.listen(data, pull_address, Puller(self._context, spec.token))
         registry, self._auth_watch = watched_dealer(self._context, spec.registry, self._identity, spec.token)
         self._registry = Channel(registry, self._on_registry)
         self._register()
@@ -159,8 +163,11 @@ class Replica:
     async def _beat(self) -> None:
         while True:
             self._tick += 1
-            self._tell(m.Heartbeat(self._state, self._tick, self._engine.load()))
+            self._tell(m.Heartbeat(self._state, self._tick, self._load()))
             await asyncio.sleep(self._heartbeat_s)
+
+    def _load(self) -> m.Load:
+        return msgspec.structs.replace(self._engine.load(), held=self._clients.held)
 
     def _refused(self, reason: str) -> None:
         sys.stderr.write(f"the master refused this replica: {reason}\n")
@@ -210,7 +217,7 @@ class Replica:
             self.leave(0)
             return
         self._state = "draining"
-        self._tell(m.Heartbeat(self._state, self._tick, self._engine.load()))
+        self._tell(m.Heartbeat(self._state, self._tick, self._load()))
         self._drainer = asyncio.create_task(self._leave_when_idle(grace_s), name="drain")
 
     async def _leave_when_idle(self, grace_s: float) -> None:

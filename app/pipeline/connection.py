@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -17,7 +18,8 @@ from app.protocol.errors import ApiError
 logger = logging.getLogger("app.pipeline")
 
 _LAST = frozenset({m.Done, m.Failed})
-_WITH_REFS = frozenset({m.Picture, m.Audio})
+_NOTICED = frozenset({m.Picture, m.Audio, m.Tensors, m.Consumed})
+"""Events that are more than handed on."""
 
 
 class ReplicaLostError(Exception):
@@ -25,7 +27,11 @@ class ReplicaLostError(Exception):
 
 
 class Stream:
-    """The events of one request on one replica, in order, handed out in batches."""
+    """The events of one request on one replica, in order, handed out in batches.
+
+    `holds`: the replica holds something for the request until it is released. `on_consumed` is told how many of the
+    appended inputs the engine has used.
+    """
 
     def __init__(self, request_id: str, connection: Connection) -> None:
         self.request_id = request_id
@@ -35,6 +41,8 @@ class Stream:
         self._lost = False
         self.ended = False
         self.views: list[memoryview] = []
+        self.holds = False
+        self.on_consumed: Callable[[int], None] = lambda count: None
 
     def push(self, event: m.AnyEvent) -> None:
         self._events.append(event)
@@ -106,7 +114,12 @@ class Connection:
         self._channel.send([m.encode(submit), body])
         return stream
 
-    def append(self, request_id: str, data: bytes, *, last: bool) -> None:
+    @property
+    def closed(self) -> bool:
+        """The replica is gone."""
+        return self._channel.closed
+
+    def append(self, request_id: str, data: bytes | memoryview, *, last: bool) -> None:
         """More input for a request that runs there."""
         self._channel.send([m.encode(m.Append(request_id, last)), data])
 
@@ -123,8 +136,13 @@ class Connection:
         for view in views:
             with suppress(BufferError):  # a thread still writes it to a file, for a client that has gone
                 view.release()
-        if views:
+        if views or stream.holds:
+            stream.holds = False
             self._channel.send([m.encode(m.Release(stream.request_id))])
+
+    def release_tensors(self, stream: Stream, through: int) -> None:
+        """The next stage has used what the stream's Tensors up to that number referred to."""
+        self._channel.send([m.encode(m.Release(stream.request_id, through))])
 
     def credit(self, request_id: str, amount: int) -> None:
         self._channel.send([m.encode(m.Credit(request_id, amount))])
@@ -164,7 +182,7 @@ class Connection:
             case m.Events(items):
                 for request_id, event in items:
                     stream = self._streams.get(request_id)
-                    if stream is not None and (type(event) not in _WITH_REFS or self._resolve(stream, event)):
+                    if stream is not None and (type(event) not in _NOTICED or self._notice(stream, event)):
                         stream.push(event)
             case m.Result(call_id, failed):
                 answer = self._calls.get(call_id)
@@ -175,9 +193,18 @@ class Connection:
                 else:
                     answer.set_result(frames[1].bytes)
 
-    def _resolve(self, stream: Stream, event: m.AnyEvent) -> bool:
+    def _notice(self, stream: Stream, event: m.AnyEvent) -> bool:
+        """Whether the event is for the reader of the stream."""
+        if isinstance(event, m.Consumed):
+            stream.on_consumed(event.count)
+            return False
+        if isinstance(event, m.Tensors):
+            stream.holds = stream.holds or event.held
+        return not isinstance(event, m.Picture | m.Audio) or self._resolve(stream, event)
+
+    def _resolve(self, stream: Stream, event: m.Picture | m.Audio) -> bool:
         """Map what the event refers to; where that is gone, the stream is lost."""
-        if not isinstance(event, m.Picture | m.Audio) or event.ref is None:
+        if event.ref is None:
             return True
         try:
             event.data = refs.read(event.ref)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from app.cluster import messages as m
 from app.pipeline.connection import ReplicaLostError, Stream, api_error
 from app.pipeline.graph import unavailable
+from app.pipeline.inputs import Inputs
 from app.pipeline.pool import Holder, StagePool
 from app.protocol.errors import ApiError
 from app.telemetry.requests import EndReason, RequestMeter, StageMeter, reason_of
@@ -48,6 +49,9 @@ class RequestStream:
 
     Iteration raises ApiError when the request fails. Always call `aclose`, once the events have been used: it aborts
     what still runs, and lets the replica free what the events referred to. `meter` counts it.
+
+    `source`: the request whose tensors are appended to this one; `on_consumed` is told how many of the appended inputs
+    the engine has used and needs no longer.
     """
 
     def __init__(
@@ -62,7 +66,9 @@ class RequestStream:
         self._stream: Stream | None = None
         self._tried: set[tuple[str, int]] = set()
         self._waiting: list[m.AnyEvent] = []
-        self._input: list[tuple[bytes, bool]] = []
+        self._inputs = Inputs()
+        self.source: RequestStream | None = None
+        self.on_consumed: Callable[[int], None] = lambda count: None
         self._taken = False
         self._streamed = False
         self._finished = False
@@ -90,12 +96,14 @@ class RequestStream:
     async def _open(self) -> None:
         """Send it and wait for Accepted, on another replica if the first one dies."""
         self._taken = False
+        self._inputs.rewind()
         while True:
             connection = self._pool.pick(self._tried) if len(self._tried) < _ATTEMPTS else None
             if connection is None:
                 raise self._nobody()
             self._tried.add(connection.replica)
             self._stream = connection.submit(self._submit, self._body)
+            self._stream.on_consumed = self._consumed
             try:
                 await self._accepted(self._stream)
                 self._owed = 0
@@ -134,19 +142,31 @@ class RequestStream:
         self._waiting = rest
         self._meter.accepted()
 
-    def append(self, data: bytes, *, last: bool = False) -> None:
-        """More input for the request, where its engine takes any; once a replica has some, it is not sent once more."""
-        self._input.append((data, last))
+    def append(self, data: bytes | memoryview, *, last: bool = False) -> None:
+        """More input for the request, where its engine takes any; empty where it only ends the input."""
+        self._inputs.add(data, last)
         if self._taken:
             self._pass_input_on()
 
     def _pass_input_on(self) -> None:
         """What came between two replicas is for the one that accepts the request."""
-        items, self._input = self._input, []
-        for data, last in items:
-            self._streamed = True
+        for data, last in self._inputs.unsent():
             if self._stream is not None and not self._stream.ended:
                 self._stream.connection.append(self._submit.request_id, data, last=last)
+
+    def _consumed(self, count: int) -> None:
+        self._inputs.use(count)
+        self.on_consumed(count)
+
+    @property
+    def lost(self) -> bool:
+        """The replica that worked on it is gone, and what it held for it."""
+        return self._stream is not None and self._stream.connection.closed
+
+    def release_tensors(self, through: int) -> None:
+        """The next stage has used its Tensors events up to that number."""
+        if self._stream is not None:
+            self._stream.connection.release_tensors(self._stream, through)
 
     def __aiter__(self) -> RequestStream:
         return self
@@ -176,7 +196,7 @@ class RequestStream:
             try:
                 self._waiting = await self._stream.next_batch()
             except ReplicaLostError:
-                if self._streamed or len(self._tried) >= _ATTEMPTS:
+                if self._bound or len(self._tried) >= _ATTEMPTS:
                     raise self._lost() from None
                 await self._open()
         events, self._waiting = self._waiting, []
@@ -189,8 +209,13 @@ class RequestStream:
             self._stream.connection.credit(self._submit.request_id, self._owed)
             self._owed = 0
 
+    @property
+    def _bound(self) -> bool:
+        """No other replica can take over: some of the answer is out, or some of the input cannot be had again."""
+        return self._streamed or self._inputs.used > 0 or (self.source is not None and self.source.lost)
+
     def _lost(self) -> ApiError:
-        if self._streamed:
+        if self._bound:
             return ApiError(503, "the replica that served this request was lost", code=m.REPLICA_LOST)
         return self._nobody()
 

@@ -26,6 +26,9 @@ EVENTS: list[m.AnyEvent] = [
     m.Progress(1, 4),
     m.Picture(0, memoryview(b"file"), "png", 8, 8, 1, 2),
     m.Picture(1, memoryview(b""), "png", 8, 8, 1, ref=Ref(1, 2, "omni-x", 5000)),
+    m.Audio(0, memoryview(b"piece"), "wav", 24000, 480, "words"),
+    m.Tensors(3, memoryview(b"pack"), 4 << 20, True),
+    m.Consumed(2),
     m.Done(),
     m.Failed(400, "no", "invalid_request_error", "messages", "too_long"),
 ]
@@ -34,7 +37,7 @@ REGISTRY: list[m.Message] = [
     m.Welcome(1, 0.5),
     m.Refused("reason"),
     m.Reregister(),
-    m.Heartbeat("up", 4, m.Load(1, 0, 9)),
+    m.Heartbeat("up", 4, m.Load(1, 0, 9, 5000)),
     m.Ready(m.Capabilities(["chat"], 10, ["text"], ["text", "audio"], 8)),
     m.Subscribe(m.PROTOCOL, "client", 5),
     m.Membership(3, 4, [INFO], [(0, 1, 2)], [ADAPTER]),
@@ -50,10 +53,13 @@ DATA: list[m.Message] = [
     m.Append("r", True),
     m.Abort("r"),
     m.Release("r"),
+    m.Release("r", 7),
     m.Credit("r", 3),
     m.Call("c", "tokenize"),
     m.Result("c", m.Failed(404, "unknown")),
     m.Ping(),
+    m.Pull(1, "omni-x", 2 << 20, 1 << 20),
+    m.Pulled(1, 2 << 20),
     m.Events([("r", event) for event in EVENTS]),
 ]
 
@@ -86,6 +92,6 @@ def test_anything_else_is_a_decode_error_and_nothing_worse(frame: bytes) -> None
 
 
 def test_only_output_costs_credit() -> None:
-    assert [type(x) for x in EVENTS if m.cost(x)] == [m.Delta, m.Chunk, m.Extra, m.Document, m.Named, m.Picture]
+    assert [type(x) for x in EVENTS if m.cost(x)] == [m.Delta, m.Chunk, m.Extra, m.Document, m.Named, m.Picture, m.Audio]
     assert m.cost(m.Delta(0, "x" * 1000)) - m.cost(m.Delta(0, "")) == 1000
     assert m.cost(m.Chunk(0, b"x" * 1000)) - m.cost(m.Chunk(0, b"")) == 1000

@@ -14,7 +14,7 @@ from app.cluster.refs import RefStore, read
 from app.engines.base import EngineError, Request
 from app.engines.client import Client
 from app.engines.stub import StubEngine
-from tests.clusters import settings, text_of
+from tests.clusters import exchange, settings, text_of
 
 LARGE = 1 << 30
 
@@ -50,7 +50,7 @@ class Script(StubEngine):
 
 def client(run: Callable[[Request], Awaitable[None]], refs: RefStore | None = None) -> tuple[Client, Wire]:
     wire = Wire()
-    return Client(b"me", wire, Script(run), RefStore(LARGE) if refs is None else refs), wire  # type: ignore[arg-type]
+    return Client(b"me", wire, Script(run), exchange(refs)), wire  # type: ignore[arg-type]
 
 
 def start(run: Callable[[Request], Awaitable[None]], credit: int = LARGE) -> tuple[Client, Wire]:
