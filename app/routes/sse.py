@@ -1,4 +1,4 @@
-"""A response of server-sent events that ends well whatever happens: error, silence, lost client, shutdown."""
+"""A streamed response, server-sent events or a file, that ends well whatever happens: error, lost client, shutdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from app.routes.trace import Outcome, trace_of
 
 logger = logging.getLogger("app.routes")
 
-_HEADERS = [
+Headers = list[tuple[bytes, bytes]]
+
+EVENT_STREAM: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -34,7 +36,8 @@ class EventStream(Response[None]):
 
     `client` interrupts when the client leaves; `aclose` stops the work and is always called, once. While `frames` is
     silent a comment goes out every `keep_alive_s` seconds (0: never). `drain` interrupts when the server has no more
-    time; the stream then ends with an error event: what `ending` makes of an error.
+    time; the stream then ends with an error event: what `ending` makes of an error. Without `ending` the frames are the
+    pieces of a file, which cannot tell of an error: the connection breaks, so that nobody takes them for all of it.
     """
 
     def __init__(
@@ -43,17 +46,19 @@ class EventStream(Response[None]):
         client: Interrupt,
         aclose: Callable[[], Awaitable[None]],
         *,
-        ending: Callable[[ErrorBody], bytes],
+        ending: Callable[[ErrorBody], bytes] | None,
         drain: Interrupt,
         keep_alive_s: float,
+        headers: Headers = EVENT_STREAM,
     ) -> None:
-        super().__init__(None, media_type="text/event-stream")
+        super().__init__(None)
         self._frames = frames
         self._aclose = aclose
         self._client = client
         self._ending = ending
         self._drain = drain
         self._keep_alive_s = keep_alive_s
+        self._stream_headers = headers
 
     def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **_: Any) -> ASGIApp:  # type: ignore[override]
         """The ASGI application that sends the stream."""
@@ -64,8 +69,10 @@ class EventStream(Response[None]):
         trace.outcome = "failed"
         try:
             with self._client.raising(ClientGoneError()):
-                await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                await send({"type": "http.response.start", "status": 200, "headers": self._stream_headers})
                 trace.outcome, ending = await self._send_frames(send, trace.request_id)
+                if ending is None:
+                    return
                 async with asyncio.timeout(_LAST_WORDS_S):
                     await send({"type": "http.response.body", "body": ending, "more_body": False})
         except (ClientGoneError, OSError):  # OSError: a send to nobody, or the timeout
@@ -73,22 +80,25 @@ class EventStream(Response[None]):
         finally:
             await self._aclose()
 
-    async def _send_frames(self, send: Send, request_id: str) -> tuple[Outcome, bytes]:
-        """Send everything; returns how it ended and what is still to be sent to end it."""
+    async def _send_frames(self, send: Send, request_id: str) -> tuple[Outcome, bytes | None]:
+        """Send everything; returns how it ended and what is still to be sent to end it, None if it cannot be ended."""
         try:
             with self._drain.raising(_DrainingError()):
                 await self._pump(send)
         except _DrainingError:
             stopping = ApiError(503, "The server is shutting down; this answer is not complete.", code="shutting_down")
-            return "draining", self._ending(stopping.body)
+            return "draining", self._tell(stopping)
         except ApiError as error:
-            return "failed", self._ending(error.body)
+            return "failed", self._tell(error)
         except ClientGoneError:
             raise
         except Exception:
             logger.exception("request %s failed while it streamed", request_id)
-            return "failed", self._ending(internal_error(request_id).body)
+            return "failed", self._tell(internal_error(request_id))
         return "done", b""
+
+    def _tell(self, error: ApiError) -> bytes | None:
+        return None if self._ending is None else self._ending(error.body)
 
     async def _pump(self, send: Send) -> None:
         pacer = _Pacer(send, self._keep_alive_s)

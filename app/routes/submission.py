@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from litestar import Request, Response
@@ -14,19 +14,21 @@ from app.protocol.errors import ErrorBody
 from app.routes.deadline import time_limit
 from app.routes.errors import ClientGoneError, shutting_down
 from app.routes.interrupt import Interrupt, disconnected
-from app.routes.sse import EventStream
+from app.routes.sse import EVENT_STREAM, EventStream, Headers
 from app.routes.state import draining, orchestrator, settings, stopping
 from app.routes.trace import trace_of
 
 if TYPE_CHECKING:
-    from app.pipeline.request import RequestStream
+    from app.pipeline.request import AnswerStream
+
+T = TypeVar("T")
 
 
 class Submission(msgspec.Struct, frozen=True):
     """What a replica is asked. `model` is the name that the client used, "" for none.
 
     `task` is what a model has to be able to do, where that is not `kind` itself; `instance` names the one engine that
-    can answer, "" for any.
+    can answer, "" for any. `speech` is the task of the speech stage behind, where the answer is to be heard.
     """
 
     kind: str
@@ -34,14 +36,20 @@ class Submission(msgspec.Struct, frozen=True):
     model: str = ""
     task: str = ""
     instance: str = ""
+    speech: bytes = b""
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """How an answer is written: as a whole (JSON, or a response), in frames, and as the end of a stream that failed."""
+    """How an answer is written: as a whole (JSON, or a response), in frames, and as the end of a stream that failed.
 
-    whole: Callable[[RequestStream], Awaitable[bytes | Response[Any]]]
-    frames: Callable[[RequestStream], AsyncIterator[bytes]]
-    ending: Callable[[ErrorBody], bytes]
+    A stream is one of server-sent events, unless `opening` says otherwise when it has seen how the answer begins: what
+    comes then is a file, whose failure breaks the connection.
+    """
+
+    whole: Callable[[AnswerStream], Awaitable[bytes | Response[Any]]]
+    frames: Callable[[AnswerStream], AsyncIterator[bytes]]
+    ending: Callable[[ErrorBody], bytes] | None = None
+    opening: Callable[[AnswerStream], Awaitable[Headers]] | None = None
 
 
 def refuse_while_stopping(request: Request[Any, Any, Any]) -> None:
@@ -73,30 +81,70 @@ async def respond(
             if not stream:
                 content = await delivery.whole(answer)
                 return Response(content, media_type="application/json") if isinstance(content, bytes) else content
+            headers = EVENT_STREAM if delivery.opening is None else await delivery.opening(answer)
         return EventStream(
             delivery.frames(answer),
             client,
             cleanup.pop_all().aclose,
             ending=delivery.ending,
             drain=drain,
-            keep_alive_s=settings(request.app).server.sse_keep_alive_s,
+            headers=headers,
+            keep_alive_s=0 if delivery.opening else settings(request.app).server.sse_keep_alive_s,
         )
 
 
-async def _submit(request: Request[Any, Any, Any], submission: Submission, stream: bool) -> RequestStream:
-    return await orchestrator(request.app).submit(
-        submission.kind,
-        _unique(request),
-        submission.body,
-        model=submission.model,
+async def attended(request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, for a response that is sent when it is there: work for nobody is cancelled.
+
+    Raises:
+        ApiError: 503, the server has no more time; and what `work` raises.
+        ClientGoneError: the client left.
+    """
+    async with AsyncExitStack() as cleanup:
+        client = Interrupt(disconnected(request.receive))
+        cleanup.push_async_callback(client.close)
+        drain = Interrupt(draining(request.app).wait())
+        cleanup.push_async_callback(drain.close)
+        with client.raising(ClientGoneError()), drain.raising(shutting_down()):
+            return await work
+
+
+async def answered(
+    request: Request[Any, Any, Any], submission: Submission, use: Callable[[AnswerStream], Awaitable[T]]
+) -> T:
+    """What `use` makes of the whole answer to one of the submissions that a request consists of; to be `attended`.
+
+    Raises:
+        ApiError: whatever the replica refuses.
+    """
+    answer = await _submit(request, submission, False)
+    try:
+        return await use(answer)
+    finally:
+        await _close(answer, request)
+
+
+async def _submit(request: Request[Any, Any, Any], submission: Submission, stream: bool) -> AnswerStream:
+    """To the one stage that answers it, or to those that do so together."""
+    stages, kind, body, model = orchestrator(request.app), submission.kind, submission.body, submission.model
+    request_id, limit_s = _unique(request), time_limit(request)
+    if submission.speech:
+        return await stages.speak(request_id, body, submission.speech, model=model, limit_s=limit_s, streamed=stream)
+    if stages.expands(kind):
+        return await stages.expand(kind, request_id, body, model=model, limit_s=limit_s, streamed=stream)
+    return await stages.submit(
+        kind,
+        request_id,
+        body,
+        model=model,
         task=submission.task,
         instance=submission.instance,
-        limit_s=time_limit(request),
+        limit_s=limit_s,
         streamed=stream,
     )
 
 
-async def _close(answer: RequestStream, request: Request[Any, Any, Any]) -> None:
+async def _close(answer: AnswerStream, request: Request[Any, Any, Any]) -> None:
     if draining(request.app).is_set():
         await answer.aclose("shutdown")
     else:

@@ -75,6 +75,14 @@ INTER_TOKEN = Family(
     ("model",),
     _TOKEN_SECONDS,
 )
+TIME_TO_FIRST_AUDIO = Family(
+    "omni_time_to_first_audio_seconds",
+    "histogram",
+    "From the submission to the first piece of sound of a streamed answer.",
+    ("model",),
+    _SECONDS,
+)
+AUDIO_SECONDS = Family("omni_audio_seconds_total", "counter", "Seconds of sound that were made.", ("model",))
 END_TO_END = Family(
     "omni_e2e_request_latency_seconds",
     "histogram",
@@ -115,6 +123,8 @@ COUNTED = (
     REQUESTS_ABORTED,
     TIME_TO_FIRST_TOKEN,
     INTER_TOKEN,
+    TIME_TO_FIRST_AUDIO,
+    AUDIO_SECONDS,
     END_TO_END,
     PROMPT_TOKENS,
     GENERATION_TOKENS,

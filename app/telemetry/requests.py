@@ -43,6 +43,7 @@ class RequestMeter:
         self._started = clock()
         self._usage: m.Usage | None = None
         self._ended = False
+        self._heard = False
         self._last = 0.0
         self._flushed = 0.0
         self._batches = 0
@@ -69,6 +70,8 @@ class RequestMeter:
                 pieces += 1
             elif kind is m.Usage:
                 self._usage = event  # type: ignore[assignment]
+            elif kind is m.Audio:
+                self._hear(event)  # type: ignore[arg-type]
         arrived = tokens + pieces
         if not arrived:
             return
@@ -83,6 +86,12 @@ class RequestMeter:
         self._batches += 1
         if self._batches == _FLUSH_BATCHES:
             self._flush()
+
+    def _hear(self, piece: m.Audio) -> None:
+        if not self._heard and self._streamed:
+            self._metrics.histogram(f.TIME_TO_FIRST_AUDIO, self._model).observe(self._clock() - self._started)
+        self._heard = True
+        self._metrics.value(f.AUDIO_SECONDS, self._model).add(piece.samples / piece.sample_rate)
 
     def _first(self, now: float) -> None:
         self._last = self._flushed = now

@@ -64,6 +64,8 @@ class ScriptedOrchestrator:
         self.script = GREETING if script is None else script
         self.before: Callable[[], Awaitable[object]] | None = None
         self.submitted: list[tuple[str, str, bytes, str]] = []
+        self.spoken: list[bytes] = []
+        self.speaks = False
         self.streams: list[ScriptedStream] = []
         self.replicas = replicas
         self.membership = Membership(0, 0, [])
@@ -95,6 +97,30 @@ class ScriptedOrchestrator:
         self.streams.append(stream)
         self.accepted.set()
         return stream
+
+    async def speak(
+        self,
+        request_id: str,
+        body: bytes,
+        speech: bytes,
+        *,
+        model: str = "",
+        limit_s: float = 0.0,
+        streamed: bool = False,
+    ) -> ScriptedStream:
+        self.spoken.append(speech)
+        return await self.submit("chat", request_id, body, model=model, limit_s=limit_s, streamed=streamed)
+
+    def expands(self, kind: str) -> bool:
+        return False
+
+    def positions(self, task: str, *modalities: str) -> list[int]:
+        return list(range(1 + len(modalities)))
+
+    def stage_of(self, task: str) -> int:
+        if task not in self.tasks:
+            raise ApiError(404, f"the served model does not answer {task} requests", code="unsupported_task")
+        return 0
 
     def holds(self, task: str, instance: str) -> bool:
         return (task, instance) == ("responses", HELD)

@@ -129,6 +129,22 @@ def test_a_whole_answer_has_no_first_token(metrics: Metrics, clock: Clock) -> No
     assert number(metrics, f.GENERATION_TOKENS, "x") == 40
 
 
+def test_sound_has_a_first_piece_and_a_length(metrics: Metrics, clock: Clock) -> None:
+    piece = m.Audio(0, memoryview(b"x"), "pcm", 24_000, 12_000)
+    for streamed in (True, False):
+        meter = RequestMeter(metrics, "x", 0, streamed=streamed, clock=clock)
+        meter.accepted()
+        clock.now += 0.2
+        meter.take([piece, piece])
+        clock.now += 0.2
+        meter.take([piece, m.Usage(7, 30), m.Done()])
+        meter.end("done")
+    assert observations(metrics, f.TIME_TO_FIRST_AUDIO, "x") == (1, 0.2)
+    assert number(metrics, f.AUDIO_SECONDS, "x") == 3
+    assert observations(metrics, f.TIME_TO_FIRST_TOKEN, "x") == (0, 0)
+    assert number(metrics, f.GENERATION_TOKENS, "x") == 60
+
+
 @pytest.mark.parametrize("batches", [31, 32, 33, 64, 100])
 def test_every_token_is_counted_once(metrics: Metrics, clock: Clock, batches: int) -> None:
     meter = RequestMeter(metrics, "x", 0, streamed=True, clock=clock)

@@ -1,0 +1,124 @@
+"""POST /v1/audio/speech."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from litestar import Litestar, Request, Response, post
+
+from app.protocol.errors import ApiError
+from app.protocol.imagefields import FieldDecoder
+from app.protocol.models import served_name
+from app.protocol.speech import CONTENT_TYPES, REFUSED, SpeechRequest, speech_task
+from app.protocol.speechanswers import RATE_HEADER, USAGE_HEADER, Sound, SpeechEvents, failed_events, usage_object
+from app.protocol.speechtask import SpeechFormat, SpeechTask, encode_task
+from app.routes.body import json_body
+from app.routes.images import decode_body
+from app.routes.openapi import ERRORS
+from app.routes.speechdocs import SpeechOperation
+from app.routes.sse import Headers
+from app.routes.state import model_names, settings
+from app.routes.submission import Delivery, Submission, refuse_while_stopping, respond
+from app.routes.voices import voice_sample
+
+if TYPE_CHECKING:
+    from app.pipeline.request import AnswerStream
+
+_decoder = FieldDecoder(SpeechRequest, REFUSED)
+
+
+@post(
+    "/v1/audio/speech",
+    status_code=200,
+    operation_class=SpeechOperation,
+    operation_id="createSpeech",
+    responses=ERRORS,
+    raises=[],
+    tags=["audio"],
+    summary="Speak a text",
+)
+async def create_speech(request: Request[Any, Any, Any]) -> Response[Any]:
+    """The text as a sound file: whole, in pieces as they are made, or as server-sent events."""
+    refuse_while_stopping(request)
+    asked = await decode_body(_decoder, await json_body(request))
+    asked.check()
+    served_name(model_names(request.app), asked.model)
+    delivered = asked.delivered
+    limits = settings(request.app).speech
+    task = speech_task(asked, asked.input, limits, streamed=delivered != "whole", base64=delivered == "events")
+    submission = Submission("speech", encode_task(await with_uploaded_voice(request.app, task)), asked.model or "")
+    file = SoundFile(asked.format)
+    if delivered == "events":
+        delivery = Delivery(file.whole, _events, failed_events)
+    else:
+        delivery = Delivery(file.whole, file.pieces, opening=file.opening)
+    return await respond(request, submission, delivery, stream=delivered != "whole")
+
+
+async def with_uploaded_voice(app: Litestar, task: SpeechTask) -> SpeechTask:
+    """The task with the sample of its voice, where that is one that a client has uploaded."""
+    if task.sample is None and task.voice:
+        task.sample = await voice_sample(app, task.voice)
+    return task
+
+
+async def _events(stream: AnswerStream) -> AsyncIterator[bytes]:
+    writer = SpeechEvents()
+    async for events in stream:
+        if frame := writer.write(events):
+            yield frame
+
+
+class SoundFile:
+    """Writes one answer that is a sound file, as a whole or in pieces."""
+
+    def __init__(self, format: SpeechFormat) -> None:
+        self._media_type = CONTENT_TYPES[format]
+        self._sound = Sound()
+        self._first = b""
+
+    async def whole(self, stream: AnswerStream) -> Response[bytes]:
+        """The response.
+
+        Raises:
+            ApiError: 500, there is no sound.
+        """
+        content = b"".join([self._sound.add(events) async for events in stream])
+        if not content:
+            raise silent()
+        headers = {
+            RATE_HEADER: str(self._sound.sample_rate),
+            USAGE_HEADER: msgspec.json.encode(usage_object(self._sound.usage)).decode(),
+        }
+        return Response(content, media_type=self._media_type, headers=headers)
+
+    async def opening(self, stream: AnswerStream) -> Headers:
+        """The headers, once there is a first piece: until then a failure still has a status.
+
+        Raises:
+            ApiError: 500, there is no sound.
+        """
+        async for events in stream:
+            self._first = self._sound.add(events)
+            if self._first:
+                rate = str(self._sound.sample_rate).encode()
+                return [
+                    (b"content-type", self._media_type.encode()),
+                    (RATE_HEADER.lower().encode(), rate),
+                    (b"x-accel-buffering", b"no"),
+                ]
+        raise silent()
+
+    async def pieces(self, stream: AnswerStream) -> AsyncIterator[bytes]:
+        """The pieces, as they are made."""
+        yield self._first
+        async for events in stream:
+            if piece := self._sound.add(events):
+                yield piece
+
+
+def silent() -> ApiError:
+    """The model ended without a sound."""
+    return ApiError(500, "The model made no sound of this.", code="no_sound")
