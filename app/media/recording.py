@@ -18,6 +18,8 @@ Samples = np.ndarray[Any, np.dtype[np.float32]]
 
 _CONTAINERS = "wav,w64,aiff,au,caf,mp3,ogg,flac,aac,amr,mov,matroska,asf,avi,mpegts"
 """No others: playlists among FFmpeg's formats open files and addresses that stand in them."""
+_RATES = range(4000, 384_001)
+"""In Hz. To resample from rates far beyond these takes filters of gigabytes."""
 _SLACK_S = 0.1
 """What codecs add at the ends of a sound."""
 
@@ -61,6 +63,8 @@ def _decoded(data: bytes, rate: int) -> Iterator[Samples]:
         stream = container.streams.audio[0]
         resampler = av.AudioResampler("fltp", "mono", rate)
         for frame in container.decode(stream):
+            if frame.sample_rate not in _RATES:
+                raise invalid(f"the recording has {frame.sample_rate} samples a second: send one of 8000 to 96000")
             yield from (part.to_ndarray()[0] for part in resampler.resample(frame))
         yield from (part.to_ndarray()[0] for part in resampler.resample(None))
 
