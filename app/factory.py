@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 from litestar import Litestar
 from litestar.enums import ScopeType
-from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
+from litestar.types import LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
 from app.asgi import failure_message
 from app.cluster.rundir import RunDir
@@ -24,6 +24,7 @@ from app.pipeline.orchestrator import Orchestrator
 from app.protocol.errors import ApiError
 from app.routes import exception_handlers, gate, handlers
 from app.routes.docs import openapi_config
+from app.routes.socketgate import deny, guarded, remember_error
 from app.routes.trace import traced
 from app.routes.unread import Upload
 from app.settings.resolve import resolve
@@ -74,10 +75,10 @@ class OmniApp(Litestar):
             if not self.state.stopping.is_set():
                 await upload.discard_rest()
         else:
-            await super().__call__(scope, receive, send)
+            await guarded(self._answer, scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = gate.refusal(cast("HTTPScope", scope), self.settings.server, self.cors_config)
+        refusal = gate.refusal(scope, self.settings.server, self.cors_config)
         if refusal is None:
             await super().__call__(scope, receive, send)
         else:
@@ -187,8 +188,7 @@ class LateBoot:
 async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a connection with `error` outside of Litestar."""
     if scope["type"] != ScopeType.HTTP:
-        await receive()
-        await send({"type": "websocket.close", "code": 1013, "reason": str(error)[:120]})
+        await deny(error, scope, send)
         return
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
@@ -212,6 +212,7 @@ def build(settings: Settings | None = None, *, mount: str | None = None, **flags
     app = OmniApp(
         handlers,
         exception_handlers=exception_handlers,
+        after_exception=[remember_error],
         cors_config=gate.cors_config(adopted.server),
         lifespan=[run_engine],
         logging_config=None,

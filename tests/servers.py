@@ -67,7 +67,8 @@ class Server:
         self._pids: set[int] = set()
         name, value = self._marker.split("=")
         clean = {key: text for key, text in os.environ.items() if not key.startswith(("OMNI_", "GRANIAN_"))}
-        clean |= {"PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(self.runtime), name: value, **env}
+        homes = {"XDG_RUNTIME_DIR": str(self.runtime), "XDG_STATE_HOME": str(self.home / "state")}
+        clean |= {"PYTHONPATH": str(ROOT), **homes, name: value, **env}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [str(BIN / args[0]), *args[1:]],

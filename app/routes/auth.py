@@ -1,17 +1,24 @@
-"""API keys: `Authorization: Bearer <key>` (or `X-Api-Key: <key>`) on every route that is not marked public."""
+"""API keys: `Authorization: Bearer <key>` (or `X-Api-Key: <key>`) on every route that is not marked public.
+
+Browsers cannot send headers with a WebSocket; there the key may come as a subprotocol. It never comes in a URL, which
+ends up in logs.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from app.protocol.errors import ApiError
 from app.routes.state import settings
+
+KEY_PROTOCOL = "openai-insecure-api-key."
+"""What a subprotocol begins with that holds a key: OpenAI's name for it."""
 
 
 async def require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -33,9 +40,19 @@ async def require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: B
 
 
 def _sent_key(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
-    """The bearer token, or the header that Anthropic's clients send; empty if there is neither."""
+    """The bearer token, what Anthropic's clients send, or what is in a WebSocket's subprotocol; empty without any."""
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-    return token if scheme.lower() == "bearer" else connection.headers.get("x-api-key", "")
+    if scheme.lower() == "bearer":
+        return token
+    if key := connection.headers.get("x-api-key", ""):
+        return key
+    offered: list[str] = cast("dict[str, Any]", connection.scope).get("subprotocols", [])  # only WebSockets have them
+    return next((name for name in offered if name.startswith(KEY_PROTOCOL)), "").removeprefix(KEY_PROTOCOL)
+
+
+def chosen_protocol(offered: list[str]) -> str | None:
+    """The subprotocol to accept a WebSocket with, of those that the client offers: browsers insist on one of them."""
+    return next((name for name in offered if not name.startswith(KEY_PROTOCOL)), next(iter(offered), None))
 
 
 async def require_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from litestar.config.cors import CORSConfig
@@ -34,7 +34,7 @@ def refusal(scope: HTTPScope | WebSocketScope, server: ServerConfig, cors: CORSC
     if size > server.max_header_bytes:
         message = f"The headers have {size} bytes, more than {server.max_header_bytes} (--max-header-bytes)."
         return ApiError(431, message, code="headers_too_large")
-    if cors is not None and scope["type"] == "http" and scope["method"] == "OPTIONS":
+    if cors is not None and cast("dict[str, Any]", scope).get("method") == "OPTIONS":  # WebSockets have none
         return _preflight_refusal(dict(scope["headers"]), cors)
     return None
 

@@ -57,11 +57,16 @@ async def traced(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> No
     try:
         await app(inner, receive, send_with_id)
     finally:
-        record = _record(scope, trace)
-        if _is_logged(settings(inner["litestar_app"]).log, scope):
-            log_access(record)
-        route = cast("dict[str, Any]", inner).get("path_template", "unmatched")
-        metrics(inner["litestar_app"]).observe_http(route, record.method, trace.status, record.seconds)
+        conclude(inner, str(cast("dict[str, Any]", scope).get("method", "")), trace)
+
+
+def conclude(scope: Scope, method: str, trace: Trace) -> None:
+    """The one log line and the one observation of a request that has ended; `scope` is the one Litestar has served."""
+    record = _record(scope, method, trace)
+    if _is_logged(settings(scope["litestar_app"]).log, scope):
+        log_access(record)
+    route = cast("dict[str, Any]", scope).get("path_template", "unmatched")
+    metrics(scope["litestar_app"]).observe_http(route, method, trace.status, record.seconds)
 
 
 def _is_logged(log: LogConfig, scope: Scope) -> bool:
@@ -69,12 +74,12 @@ def _is_logged(log: LogConfig, scope: Scope) -> bool:
     return not log.disable_access_log and path not in log.silent_endpoints
 
 
-def _record(scope: Scope, trace: Trace) -> AccessRecord:
+def _record(scope: Scope, method: str, trace: Trace) -> AccessRecord:
     client = scope.get("client")
     return AccessRecord(
         request_id=trace.request_id,
         client=client[0] if client else "",
-        method=str(scope.get("method", "")),
+        method=method,
         path=trace.path,
         status=trace.status,
         outcome=trace.outcome or _outcome(trace.status),

@@ -75,7 +75,7 @@ class Voices:
 
     async def list(self) -> list[VoiceRecord]:
         """All voices by name, without their recordings."""
-        return await asyncio.to_thread(lambda: self._table().list())
+        return await asyncio.to_thread(lambda: self._table().all())
 
     async def delete(self, name: str) -> bool:
         """Forget a voice; whether there was one."""

@@ -94,7 +94,7 @@ class VoiceTable:
         with_sample = _translated(lambda: self._rows(query))
         return next((_record(row) for row in with_sample), None)
 
-    def list(self) -> list[VoiceRecord]:
+    def all(self) -> list[VoiceRecord]:
         """All voices by name, without their recordings."""
         query = select(*_WITHOUT_SAMPLE).order_by(_VOICES.c.key)
         return [_record(row) for row in _translated(lambda: self._rows(query))]

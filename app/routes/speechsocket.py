@@ -1,0 +1,41 @@
+"""WebSocket /v1/audio/speech/stream: text comes in as it is written, speech goes out as it is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import WebSocket, websocket
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+
+from app.protocol.models import served_name
+from app.routes.auth import chosen_protocol
+from app.routes.errors import shutting_down
+from app.routes.gate import refuse_foreign_page
+from app.routes.speechsession import SpeechSession
+from app.routes.state import model_names, orchestrator, settings, stopping
+from app.routes.trace import trace_of
+from app.routes.wire import Wire
+
+
+async def may_speak(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    """Guard: what can be told before the socket is accepted is told as HTTP tells it.
+
+    Raises:
+        ApiError: 403, a page of another origin; 404, the model is not served here, or does not speak; 503, no replica
+            of it is up, or the server stops.
+    """
+    refuse_foreign_page(connection)
+    if stopping(connection.app).is_set():
+        raise shutting_down()
+    served_name(model_names(connection.app), connection.query_params.get("model"))
+    orchestrator(connection.app).stage_of("speech")
+
+
+@websocket("/v1/audio/speech/stream", guards=[may_speak])
+async def stream_speech(socket: WebSocket[Any, Any, Any]) -> None:
+    """One session; its messages are in app.protocol.speechsocket."""
+    await socket.accept(subprotocols=chosen_protocol(socket.scope["subprotocols"]))
+    wire = Wire(socket, settings(socket.app).server.slow_client_timeout_s)
+    model = socket.query_params.get("model", "")
+    await SpeechSession(socket.app, wire, model, trace_of(socket.scope).request_id).run()
