@@ -3,7 +3,8 @@
 Stage engine_args: `load_s` (seconds that loading takes), `load_error` (message to fail the load with), `load_exit`
 (exit code to die with while loading), `token_s` (seconds a token), `slots` (requests that run at once), `adapters`
 (take LoRA adapters, except at the path "/nope"), `holds` (answer requests of the kind "held" with its instance),
-`chats` (false: no text), `draws` (plain pictures), `speaks` (a ramp of samples).
+`chats` (false: no text), `draws` (plain pictures), `speaks` (a ramp of samples), `produces` and `consumes` (tensors,
+app/engines/stubtensors.py).
 A request body may hold `"stub": {...}`: `tokens` (default: the words of the last message), `token_s`, `fail_after`
 (tokens, then a 500), `exit_after` (tokens, then the process dies), `hang_after` (tokens, then silence),
 `refuse` (message of a 400 before Accepted). A picture task holds it in `extra`, and its tokens are steps; so does a
@@ -23,7 +24,7 @@ from typing import Any
 import msgspec
 
 from app.cluster import messages as m
-from app.engines import stubspeech
+from app.engines import stubspeech, stubtensors
 from app.engines.base import EngineError, Request
 from app.protocol.pictures import PictureTask, decode_task
 from app.protocol.speechtask import SpeechTask
@@ -44,6 +45,8 @@ class StubOptions(msgspec.Struct, forbid_unknown_fields=True):
     chats: bool = True
     draws: bool = False
     speaks: bool = False
+    produces: bool = False
+    consumes: bool = False
 
 
 class StubScript(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,7 +101,8 @@ class StubEngine:
             raise RuntimeError(options.load_error)
         extra = [task for task, wanted in (("adapters", options.adapters), ("held", options.holds)) if wanted]
         text = ["chat", "completion"] if options.chats else []
-        tasks = [*text, *(DRAWN if options.draws else ()), *["speech"] * options.speaks, *extra]
+        tensors = [stubtensors.MAKE] * options.produces + [stubtensors.TAKE] * options.consumes
+        tasks = [*text, *(DRAWN if options.draws else ()), *["speech"] * options.speaks, *tensors, *extra]
         outputs = ["text"] * options.chats + ["image"] * options.draws + ["audio"] * options.speaks
         card = CARD if options.draws else stubspeech.CARD if options.speaks else ""
         return m.Capabilities(tasks, 4096, ["text"], outputs, options.slots, self._instance, card)
@@ -135,6 +139,12 @@ class StubEngine:
             stubspeech.check(speech)
             return script, partial(self._speak, request, speech, script)
         body = msgspec.json.decode(request.body, type=_Body)
+        step = partial(self._step, body.stub)
+        if self._options.produces and request.kind == stubtensors.MAKE:
+            return body.stub, partial(stubtensors.make, request, body.stub.tokens or 0, step)
+        if self._options.consumes and request.kind == stubtensors.TAKE:
+            hands_on = self._options.produces
+            return body.stub, partial(stubtensors.take, request, body.stub.tokens, step, hands_on=hands_on)
         return body.stub, partial(self._generate, request, body)
 
     async def _draw(self, request: Request, task: PictureTask, script: StubScript) -> None:
@@ -188,6 +198,11 @@ class StubEngine:
             request.emit(m.Finish(index, "stop"))
         request.emit(m.Usage(len(request.body) // 4, count * body.n))
         request.emit(m.Done())
+
+    async def _step(self, script: StubScript, position: int) -> None:
+        await self._misbehave(script, position)
+        await asyncio.sleep(self._options.token_s if script.token_s is None else script.token_s)
+        self._load.steps += 1
 
     async def _misbehave(self, script: StubScript, position: int) -> None:
         if position == script.fail_after:
