@@ -89,7 +89,7 @@ class ExpandedStream:
                 return await step
         except TimeoutError:
             message = f"nothing came for {self._timeout_s:g} s from the stage that writes the prompt"
-            raise ApiError(504, message, code="stage_timeout") from None
+            raise ApiError(504, message, code=m.INPUT_TIMEOUT) from None
 
     def __aiter__(self) -> ExpandedStream:
         return self

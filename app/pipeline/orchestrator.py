@@ -216,6 +216,16 @@ class Orchestrator:
         """Whether a chat can be answered in sound, whoever is up just now."""
         return self._graph.speaks
 
+    def positions(self, task: str, *modalities: str) -> list[int]:
+        """Which places the stages of such a request have in the pipeline, in the order in which it passes them.
+
+        Raises:
+            ApiError: as Graph.route.
+        """
+        plan = self._graph.route(task, modalities)
+        pools = [plan.first, *(edge.target for edge in plan.edges)]
+        return [list(self._graph.pools).index(pool.stage.stage_id) for pool in pools]
+
     def _part(self, pool: StagePool, submit: m.Submit, body: bytes, limit_s: float) -> RequestStream:
         """One stage of a request that several work on."""
         return RequestStream(pool, submit, body, limit_s, StageMeter(self._metrics, pool.stage.stage_id))

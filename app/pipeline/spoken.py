@@ -11,6 +11,7 @@ import msgspec
 from app.cluster import messages as m
 from app.pipeline.content import content_of
 from app.pipeline.request import RequestStream
+from app.protocol.audiochat import of_audio
 from app.protocol.errors import ApiError
 from app.telemetry.requests import EndReason, RequestMeter, reason_of
 
@@ -42,12 +43,18 @@ class SpokenStream:
     async def start(self) -> None:
         """Return when both stages have accepted; what either refuses is raised before anything is sent."""
         try:
-            await self._speech.stream.start()
+            await self._start_speech()
             await self._text.stream.start()
         except BaseException as error:
             await self.aclose(reason_of(error))
             raise
         self._meter.accepted()
+
+    async def _start_speech(self) -> None:
+        try:
+            await self._speech.stream.start()
+        except ApiError as error:
+            raise of_audio(error) from None
 
     def __aiter__(self) -> SpokenStream:
         return self
@@ -191,7 +198,7 @@ class _Side:
         if not self.pending.done():
             if self._clock() >= self.due:
                 message = f"nothing came from the {self._name} stage for {self._timeout_s:g} s"
-                raise ApiError(504, message, code="stage_timeout")
+                raise ApiError(504, message, code=m.INPUT_TIMEOUT)
             return []
         finished, self.pending = self.pending, None
         batch = finished.result()

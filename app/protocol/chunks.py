@@ -52,6 +52,10 @@ class ChunkWriter:
         """One chunk for each event that has something to say."""
         return b"".join([self._delta(event) if type(event) is Delta else self._other(event) for event in events])
 
+    def piece(self, fields: bytes, extra: bytes = b"") -> bytes:
+        """One chunk of choice 0: a choice object as in Chunk, beside members of the top level."""
+        return self._chunk(0, members(fields), extra=extra)
+
     def close(self) -> bytes:
         """The chunk with the usage, when the client asked for one. [DONE] is the caller's."""
         if self._usage == "never":

@@ -5,11 +5,12 @@ The body itself goes to the replica as it came; vLLM's request classes there jud
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from app.cluster.messages import AnyEvent, Delta, Usage
+from app.protocol.stageparams import StageParams
 
 
 class StreamOptions(msgspec.Struct):
@@ -27,12 +28,18 @@ class StreamOptions(msgspec.Struct):
 
 
 class GenerationRequest(msgspec.Struct):
-    """The fields of a request that the API worker acts on. `model` None: the model that is served."""
+    """The fields of a request that the API worker acts on. `model` None: the model that is served.
+
+    `modalities` and `audio` say who answers, which judges them.
+    """
 
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    modalities: Any = None
+    audio: Any = None
+    sampling_params_list: StageParams | None = None
 
     @property
     def usage_mode(self) -> UsageMode:

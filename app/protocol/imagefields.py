@@ -156,8 +156,9 @@ def _elsewhere(name: str, message: str, model: type[Any]) -> str:
 def _choices(model: type[Any]) -> dict[str, tuple[str, ...]]:
     """The values of the fields that have a few."""
     found = {}
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(model)}
     for name, hint in get_type_hints(model).items():
         for option in (hint, *get_args(hint)):
             if get_origin(option) is Literal:
-                found[name] = get_args(option)
+                found[names[name]] = get_args(option)
     return found

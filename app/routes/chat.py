@@ -7,10 +7,12 @@ from typing import Any
 from litestar import Request, Response, post
 
 from app.protocol.chat import chat_answer, chat_writer
+from app.routes.audiochat import asks_for_sound, speak_in_chat
 from app.routes.body import json_body
-from app.routes.generation import Api, generate
+from app.routes.generation import Api, decode_generation, generate
 from app.routes.openapi import ERRORS, ChatOperation
-from app.routes.picturechat import asks_for_pictures, draw_in_chat
+from app.routes.picturechat import asks_for_pictures, draw_in_chat, draws
+from app.routes.state import orchestrator
 from app.routes.submission import refuse_while_stopping
 
 API = Api("chat", "chatcmpl-", chat_writer, chat_answer)
@@ -33,7 +35,13 @@ async def create_chat_completion(request: Request[Any, Any, Any]) -> Response[An
 
 
 async def chat(request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
-    """Answer a conversation with text, or with pictures where the model draws."""
-    if asks_for_pictures(request, body):
+    """Answer a conversation with text, with text that is spoken, or with pictures: as the model can and as is asked."""
+    tasks = orchestrator(request.app).capabilities().tasks
+    if draws(tasks) and "chat" not in tasks:
         return await draw_in_chat(request, body)
-    return await generate(request, API, body)
+    asked = decode_generation(body)
+    if draws(tasks) and asks_for_pictures(asked):
+        return await draw_in_chat(request, body)
+    if asks_for_sound(request, asked):
+        return await speak_in_chat(request, body)
+    return await generate(request, API, body, asked)

@@ -15,15 +15,16 @@ from app.protocol.decoding import BodyDecoder
 from app.protocol.generation import GenerationRequest, Identity, UsageMode
 from app.protocol.models import served_name
 from app.protocol.sse import DONE, failed_ending
+from app.protocol.stageparams import for_one_stage
 from app.routes.body import json_body
-from app.routes.state import model_names
+from app.routes.state import model_names, orchestrator
 from app.routes.submission import Delivery, Submission, refuse_while_stopping, respond
 from app.routes.trace import trace_of
 
 if TYPE_CHECKING:
-    from app.pipeline.request import RequestStream
+    from app.pipeline.request import AnswerStream
 
-_decoder = BodyDecoder(GenerationRequest)
+decode_generation = BodyDecoder(GenerationRequest).decode
 
 
 class Api(msgspec.Struct, frozen=True):
@@ -35,8 +36,12 @@ class Api(msgspec.Struct, frozen=True):
     answer: Callable[[Identity], Answer]
 
 
-async def generate(request: Request[Any, Any, Any], api: Api, body: bytes | None = None) -> Response[Any]:
-    """Answer one request; `body` if it has been read already. Nothing is sent before a replica has accepted it.
+async def generate(
+    request: Request[Any, Any, Any], api: Api, body: bytes | None = None, asked: GenerationRequest | None = None
+) -> Response[Any]:
+    """Answer one request; `body` and what is `asked` in it if they have been read already.
+
+    Nothing is sent before a replica has accepted it.
 
     Raises:
         ApiError: whatever the worker or the replica refuses.
@@ -44,7 +49,11 @@ async def generate(request: Request[Any, Any, Any], api: Api, body: bytes | None
     """
     refuse_while_stopping(request)
     content = await json_body(request) if body is None else body
-    asked = _decoder.decode(content)
+    if asked is None:
+        asked = decode_generation(content)
+    if asked.sampling_params_list is not None:
+        (position,) = orchestrator(request.app).positions(api.task)
+        content = for_one_stage(content, asked.sampling_params_list, position)
     model = served_name(model_names(request.app), asked.model)
     identity = Identity(api.id_prefix + trace_of(request.scope).request_id, int(time.time()), model)
     submission = Submission(api.task, content, asked.model or "")
@@ -52,13 +61,13 @@ async def generate(request: Request[Any, Any, Any], api: Api, body: bytes | None
 
 
 def _delivery(api: Api, asked: GenerationRequest, identity: Identity) -> Delivery:
-    async def whole(stream: RequestStream) -> bytes:
+    async def whole(stream: AnswerStream) -> bytes:
         answer = api.answer(identity)
         async for events in stream:
             answer.add(events)
         return answer.encode()
 
-    async def frames(stream: RequestStream) -> AsyncIterator[bytes]:
+    async def frames(stream: AnswerStream) -> AsyncIterator[bytes]:
         writer = api.writer(identity, asked.usage_mode)
         if opening := writer.open(asked.n or 1):
             yield opening

@@ -34,13 +34,13 @@ from app.protocol.sse import named_error_frame
 from app.routes.body import json_body, media_type
 from app.routes.files import MEDIA_TYPES, link_to
 from app.routes.imagedocs import EditOperation, GenerationOperation, VariationOperation
-from app.routes.multipart import Part, read_form
+from app.routes.multipart import Part, read_form, require_form
 from app.routes.openapi import ERRORS
 from app.routes.state import model_names, orchestrator
 from app.routes.submission import Delivery, Submission, refuse_while_stopping, respond
 
 if TYPE_CHECKING:
-    from app.pipeline.request import RequestStream
+    from app.pipeline.request import AnswerStream
 
 T = TypeVar("T")
 
@@ -107,9 +107,7 @@ async def create_image_edit(request: Request[Any, Any, Any]) -> Response[Any]:
 async def create_image_variation(request: Request[Any, Any, Any]) -> Response[Any]:
     """Pictures that resemble a given one."""
     refuse_while_stopping(request)
-    if media_type(request) != "multipart/form-data":
-        message = "The request needs the header 'Content-Type: multipart/form-data; boundary=...'."
-        raise ApiError(415, message, code="unsupported_media_type")
+    require_form(request)
     fields, images, _ = _sorted(await read_form(request), ())
     asked = _variation.convert(fields)
     check_inputs(images)
@@ -205,7 +203,7 @@ def _delivery(request: Request[Any, Any, Any], task: Task, asked: ImageRequest, 
     background = "transparent" if picture.transparent else "opaque"
     setting = Setting(int(time.time()), picture.format, asked.level, background)
 
-    async def whole(stream: RequestStream) -> bytes | Response[Any]:
+    async def whole(stream: AnswerStream) -> bytes | Response[Any]:
         answer = Collected()
         async for events in stream:
             answer.add(events)
@@ -216,7 +214,7 @@ def _delivery(request: Request[Any, Any, Any], task: Task, asked: ImageRequest, 
             return answer.encode(setting, links)
         return answer.encode(setting)
 
-    async def frames(stream: RequestStream) -> AsyncIterator[bytes]:
+    async def frames(stream: AnswerStream) -> AsyncIterator[bytes]:
         writer = ImageEvents("image_generation" if task == "image" else "image_edit", setting)
         async for events in stream:
             if frame := writer.write(events):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from litestar import Request, Response
 
 from app.cluster.messages import AnyEvent
 from app.protocol.chat import chat_answer, chat_writer
-from app.protocol.decoding import BodyDecoder
-from app.protocol.generation import Identity
+from app.protocol.generation import GenerationRequest, Identity
 from app.protocol.imagefields import FieldDecoder
 from app.protocol.images import check_inputs, picture_task
 from app.protocol.models import served_name
@@ -20,35 +18,25 @@ from app.protocol.picturechat import PictureChat, as_deltas, as_message
 from app.protocol.pictures import encode_task
 from app.protocol.sse import DONE, failed_ending
 from app.routes.images import decode_body, usual_steps
-from app.routes.state import model_names, orchestrator
+from app.routes.state import model_names
 from app.routes.submission import Delivery, Submission, refuse_while_stopping, respond
 from app.routes.trace import trace_of
 
 if TYPE_CHECKING:
-    from app.pipeline.request import RequestStream
-
-
-class _Asked(msgspec.Struct):
-    modalities: Any = None
+    from app.pipeline.request import AnswerStream
 
 
 _decoder = FieldDecoder(PictureChat)
-_modalities = BodyDecoder(_Asked)
 
 
-def asks_for_pictures(request: Request[Any, Any, Any], body: bytes) -> bool:
-    """Whether a chat goes to the model that draws: there is no other, or its modalities name images.
+def draws(tasks: Collection[str]) -> bool:
+    """Whether a model with these tasks answers chats with pictures."""
+    return any(task.startswith("image") for task in tasks)
 
-    Raises:
-        ApiError: 400, the body is no JSON object.
-    """
-    tasks = orchestrator(request.app).capabilities().tasks
-    if not any(task.startswith("image") for task in tasks):
-        return False
-    if "chat" not in tasks:
-        return True
-    wanted = _modalities.decode(body).modalities
-    return isinstance(wanted, list) and "image" in wanted
+
+def asks_for_pictures(asked: GenerationRequest) -> bool:
+    """Whether a chat with several models is one with that which draws."""
+    return isinstance(asked.modalities, list) and "image" in asked.modalities
 
 
 async def draw_in_chat(request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
@@ -74,7 +62,7 @@ async def draw_in_chat(request: Request[Any, Any, Any], body: bytes) -> Response
 
 
 def _delivery(asked: PictureChat, identity: Identity) -> Delivery:
-    async def whole(stream: RequestStream) -> bytes:
+    async def whole(stream: AnswerStream) -> bytes:
         events: list[AnyEvent] = []
         async for batch in stream:
             events += batch
@@ -82,7 +70,7 @@ def _delivery(asked: PictureChat, identity: Identity) -> Delivery:
         answer.add(as_message(events))
         return answer.encode()
 
-    async def frames(stream: RequestStream) -> AsyncIterator[bytes]:
+    async def frames(stream: AnswerStream) -> AsyncIterator[bytes]:
         writer = chat_writer(identity, asked.usage_mode)
         yield writer.open(1)
         async for batch in stream:

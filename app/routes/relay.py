@@ -19,7 +19,7 @@ from app.routes.state import model_names
 from app.routes.submission import Delivery, Submission, refuse_while_stopping, respond
 
 if TYPE_CHECKING:
-    from app.pipeline.request import RequestStream
+    from app.pipeline.request import AnswerStream
 
 
 class Asked(msgspec.Struct):
@@ -33,7 +33,7 @@ class Asked(msgspec.Struct):
 _decoder = BodyDecoder(Asked)
 
 
-async def whole(answer: RequestStream) -> bytes:
+async def whole(answer: AnswerStream) -> bytes:
     """The one Document of an answer."""
     body = b""
     async for events in answer:
@@ -43,7 +43,7 @@ async def whole(answer: RequestStream) -> bytes:
     return body
 
 
-async def frames(answer: RequestStream) -> AsyncIterator[bytes]:
+async def frames(answer: AnswerStream) -> AsyncIterator[bytes]:
     """The Named events of an answer, framed."""
     async for events in answer:
         if frame := b"".join(named_frame(event.name, event.data) for event in events if isinstance(event, Named)):

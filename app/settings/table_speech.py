@@ -102,4 +102,15 @@ SPEECH_FLAGS = (
         commands=("serve",),
         help="Whether an upload replaces a voice of the same name, or is refused.",
     ),
+    Flag(
+        name="chat-audio-shape",
+        kind="str",
+        group="speech",
+        target="speech.chat_audio_shape",
+        default=_DEFAULT.chat_audio_shape,
+        choices=("openai", "vllm-omni"),
+        commands=("serve",),
+        help="How chats carry their sound: as `audio` beside the text, as OpenAI's clients read it, or as vllm-omni's "
+        "do: streamed in chunks of its own, as `content` with `modality` and `audio_metadata`.",
+    ),
 )
