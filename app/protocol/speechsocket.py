@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from app.protocol.errors import ApiError, ErrorObject, invalid, unsupported
+from app.protocol.errors import ApiError, ErrorObject, unsupported
 from app.protocol.imagefields import FieldDecoder
 from app.protocol.speech import REFUSED, Manner, speech_task
 from app.protocol.speechtask import SpeechTask
@@ -126,7 +126,8 @@ def _decode(data: bytes, kind: object) -> ClientMessage:
     decoder = _DECODERS.get(kind) if isinstance(kind, str) else None
     if decoder is None:
         hint = did_you_mean(kind, _DECODERS) if isinstance(kind, str) else ""
-        raise invalid("type", f"must be one of {', '.join(_DECODERS)}{hint}".rstrip("?"))
+        message = f"type: must be one of {', '.join(_DECODERS)}{hint or '.'}"
+        raise ApiError(400, message, param="type", code="invalid_value")
     limit = MAX_CONFIG if kind == "session.config" else MAX_MESSAGE
     if len(data) > limit:
         raise too_large(limit)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 from litestar.enums import ScopeType
-from litestar.exceptions import HTTPException, NotFoundException
+from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.protocol.errors import ApiError
@@ -62,11 +62,9 @@ def _refusal(scope: Scope, request_id: str) -> ApiError:
     match cast("dict[str, Any]", scope).get(_ERROR):
         case ApiError() as error:
             return error
-        case NotFoundException():
+        case HTTPException() as error if error.status_code < 500:  # a path of no route, or of one that is no WebSocket
             message = f"There is no WebSocket {scope['path']} on this server."
             return ApiError(404, message, code="unknown_route")
-        case HTTPException() as error if error.status_code < 500:
-            return ApiError(error.status_code, error.detail, code="invalid_request")
     _log(scope, request_id)
     return internal_error(request_id)
 
