@@ -91,9 +91,8 @@ def word_error_rate(expected: str, heard: str) -> float:
 
 def words(text: str) -> list[str]:
     """The words of a text, in one spelling: "It's 25 o'clock." is its twenty five oclock."""
-    plain = re.sub(
-        r"\d{1,4}", lambda digits: f" {_spelled(int(digits[0]))} ", text.lower().replace("'", "").replace("’", "")
-    )
+    plain = re.sub(r"['\u2019]", "", text.lower())
+    plain = re.sub(r"\d{1,4}", lambda digits: f" {_spelled(int(digits[0]))} ", plain)
     return re.findall(r"[a-z]+", plain)
 
 
@@ -107,11 +106,13 @@ def _edits(wanted: list[str], got: list[str]) -> int:
     return row[-1]
 
 
-_SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
+# fmt: off
+_SMALL = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]
+_TENS = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+# fmt: on
 
 
 def _spelled(number: int) -> str:
