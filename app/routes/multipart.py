@@ -16,7 +16,7 @@ from multipart import (  # type: ignore[import-untyped]
 )
 
 from app.protocol.errors import ApiError
-from app.routes.body import feed
+from app.routes.body import feed, media_type
 from app.routes.state import settings
 
 MAX_PARTS = 128
@@ -42,6 +42,16 @@ class Part(msgspec.Struct, frozen=True):
             return self.data.decode()
         except UnicodeDecodeError:
             raise ApiError(400, f"{self.name}: is not UTF-8.", param=self.name, code="invalid_value") from None
+
+
+def require_form(request: Request[Any, Any, Any]) -> None:
+    """
+    Raises:
+        ApiError: 415, the body is declared to be something else than a form.
+    """
+    if media_type(request) != "multipart/form-data":
+        message = "The request needs the header 'Content-Type: multipart/form-data; boundary=...'."
+        raise ApiError(415, message, code="unsupported_media_type")
 
 
 async def read_form(request: Request[Any, Any, Any]) -> list[Part]:

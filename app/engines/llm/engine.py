@@ -58,7 +58,7 @@ class LlmEngine:
         self._frontend = frontend
         from app.engines.llm.service import Service
 
-        self._service = await Service.create(frontend, args, self._instance)
+        self._service = await Service.create(frontend, args, self._instance, self._media)
         _settle()
         return _capabilities(frontend, self._service, self._instance)
 

@@ -7,7 +7,8 @@ be told before the first token), and when an output is there (so that plain text
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,15 +25,25 @@ _current_batch: ContextVar[Batch | None] = ContextVar("current_batch", default=N
 
 
 class Generation:
-    """One prompt on its way through vLLM: an async iterator of RequestOutput, or the source of a `feed`."""
+    """One prompt on its way through vLLM: an async iterator of RequestOutput, or the source of a `feed`.
 
-    def __init__(self, start: Callable[[], Awaitable[RequestOutputCollector]], admitted: Callable[[], None]) -> None:
+    Iterating counts the tokens of its prompt and of its output; `encoder_tokens` are those of an encoder's prompt.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Awaitable[RequestOutputCollector]],
+        admitted: Callable[[], None],
+        encoder_tokens: int = 0,
+    ) -> None:
         self._start = start
         self._tell_admitted = admitted
         self._collector: RequestOutputCollector | None = None
         self._early: list[RequestOutput | Exception] = []
         self._taken = False
         self._finished = False
+        self.prompt_tokens = self.output_tokens = 0
+        self.encoder_tokens = encoder_tokens
 
     @property
     def admitted(self) -> bool:
@@ -88,7 +99,12 @@ class Generation:
             self._give(collector, partial(type(collector).put, collector))
         output = collector.get_nowait() or await collector.get()
         self._finished = output.finished
+        self._count(output)
         return output
+
+    def _count(self, output: RequestOutput) -> None:
+        self.prompt_tokens = len(output.prompt_token_ids or ())
+        self.output_tokens += sum(len(part.token_ids) for part in output.outputs)
 
     async def aclose(self) -> None:
         """Nothing to do: the Batch aborts what has not finished."""
@@ -138,8 +154,8 @@ class Batch:
     def __exit__(self, *exc_info: object) -> None:
         _current_batch.reset(self._token)
 
-    def add(self, start: Callable[[], Awaitable[RequestOutputCollector]]) -> Generation:
-        generation = Generation(start, self._on_admitted)
+    def add(self, start: Callable[[], Awaitable[RequestOutputCollector]], encoder_tokens: int = 0) -> Generation:
+        generation = Generation(start, self._on_admitted, encoder_tokens)
         self.generations.append(generation)
         return generation
 
@@ -164,6 +180,16 @@ class Batch:
             await self._frontend.abort(running, internal=True)
 
 
+@contextmanager
+def apart() -> Iterator[None]:
+    """Generations of whatever runs within belong to no Batch: they start at once and end themselves."""
+    token = _current_batch.set(None)
+    try:
+        yield
+    finally:
+        _current_batch.reset(token)
+
+
 class Frontend(AsyncLLM):  # type: ignore[misc]
     """The engine client that vLLM's serving classes work with."""
 
@@ -175,7 +201,8 @@ class Frontend(AsyncLLM):  # type: ignore[misc]
         if batch is None:
             outputs: AsyncIterator[RequestOutput] = super().generate(prompt, sampling_params, request_id, **options)
             return outputs
-        return batch.add(lambda: self.add_request(request_id, prompt, sampling_params, **options))
+        start = partial(self.add_request, request_id, prompt, sampling_params, **options)
+        return batch.add(start, _encoder_tokens(prompt))
 
     async def _add_request(self, request: Any, *args: Any, **options: Any) -> None:
         """vLLM registers a request before it sends it: one that cannot be encoded would count as running for ever."""
@@ -184,6 +211,13 @@ class Frontend(AsyncLLM):  # type: ignore[misc]
         except BaseException:
             await self.abort(request.request_id, internal=True)
             raise
+
+
+def _encoder_tokens(prompt: Any) -> int:
+    """Positions of the encoder's prompt, which vLLM's outputs do not tell."""
+    if not isinstance(prompt, dict) or prompt["type"] != "enc_dec":
+        return 0
+    return len(prompt["encoder_prompt"]["prompt_token_ids"])
 
 
 class StepMeter(StatLoggerBase):  # type: ignore[misc]

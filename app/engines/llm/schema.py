@@ -43,7 +43,14 @@ class Schema:
         Raises:
             EngineError: 400, with the path of the wrong field as `param`.
         """
-        data = bodies.decode(body)
+        return self.judge(bodies.decode(body))
+
+    def judge(self, data: Json) -> Any:
+        """The same of a body that has been decoded.
+
+        Raises:
+            EngineError: as `parse`.
+        """
         bodies.refuse_unsupported(data, self._refused)
         bodies.refuse_unknown(data, self._known, "")
         self._refuse_empty(data)

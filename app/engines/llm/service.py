@@ -13,7 +13,9 @@ from app.engines.base import EngineError, Request
 from app.engines.llm.adapters import Adapters
 from app.engines.llm.documents import Documents
 from app.engines.llm.frontend import Frontend
+from app.engines.llm.listening import Listening
 from app.engines.llm.serving import Serving
+from app.settings.schema import MediaConfig
 
 _decode_adapter = msgspec.json.Decoder(Adapter).decode
 _decode_adapters = msgspec.json.Decoder(list[Adapter]).decode
@@ -26,16 +28,17 @@ class Service:
     """vLLM's serving objects behind one door. A pooling model has no generation, and its tasks are others."""
 
     @classmethod
-    async def create(cls, frontend: Frontend, args: Namespace, instance: str) -> Service:
+    async def create(cls, frontend: Frontend, args: Namespace, instance: str, media: MediaConfig) -> Service:
         """Build vLLM's application state for a running engine; `instance` names this engine in ids."""
         state = SimpleNamespace()
         await init_app_state(frontend, state, args, await frontend.get_supported_tasks())
-        return cls(frontend, state, instance)
+        return cls(frontend, state, instance, media)
 
-    def __init__(self, frontend: Frontend, state: SimpleNamespace, instance: str) -> None:
+    def __init__(self, frontend: Frontend, state: SimpleNamespace, instance: str, media: MediaConfig) -> None:
         generates = getattr(state, "openai_serving_chat", None) is not None
         self._serving = Serving(frontend, state) if generates else None
         self._documents = Documents(frontend, state, instance)
+        self._listening = Listening(frontend, state, media)
         self._adapters = Adapters(frontend, state.openai_serving_models)
 
     @property
@@ -43,12 +46,12 @@ class Service:
         """What it answers, as Capabilities tell it."""
         generation = GENERATION if self._serving is not None else ()
         adapters = ("adapters",) if self._adapters.supported else ()
-        return [*generation, *self._documents.tasks, *adapters]
+        return [*generation, *self._documents.tasks, *self._listening.tasks, *adapters]
 
     @property
     def generates(self) -> bool:
         """Whether the model answers in text."""
-        return self._serving is not None
+        return self._serving is not None or bool(self._listening.tasks)
 
     async def answer(self, request: Request) -> None:
         """Serve one request to its end.
@@ -58,6 +61,8 @@ class Service:
         """
         if request.kind in self._documents.tasks:
             await self._documents.answer(request)
+        elif request.kind in self._listening.tasks:
+            await self._listening.answer(request)
         elif self._serving is not None and request.kind in GENERATION:
             await self._serving.answer(request)
         else:

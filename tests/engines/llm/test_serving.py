@@ -15,6 +15,7 @@ from app.engines.llm.chat import ChatServing
 from app.engines.llm.completion import CompletionServing
 from app.engines.llm.engine import LlmEngine
 from app.engines.llm.service import Service
+from app.settings.schema import MediaConfig
 from tests.engines.llm.conftest import serving_of, tiny_stage
 from tests.engines.llm.recorder import Json, Recorder, recorder, refusal, run, until
 
@@ -207,7 +208,7 @@ async def test_reasoning_is_told_apart(engine: LlmEngine, hello: Any) -> None:
     assert frontend is not None
     args = arguments.parse(tiny_stage(), ["tiny"], {})
     args.structured_outputs_config.reasoning_parser = "qwen3"
-    service = await Service.create(frontend, args, "00000000")
+    service = await Service.create(frontend, args, "00000000", MediaConfig())
     answers = []
     for stream in (False, True):
         body = {"messages": hello, "temperature": 0, "max_tokens": 8, "logit_bias": {"65": 100}, "stream": stream}
