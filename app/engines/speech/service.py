@@ -25,6 +25,7 @@ from app.engines.speech.sampling import sampling_of
 from app.engines.speech.script import sentences
 from app.media.errors import MediaError
 from app.media.fetch import MediaFetcher
+from app.media.recording import read_recording
 from app.protocol.speechtask import SpeechCard, VoiceReport, VoiceSample, decode_sample, decode_task
 from app.settings.problems import did_you_mean
 from app.settings.schema import StageConfig
@@ -76,8 +77,6 @@ class Service:
             self._answers.discard(answer)
 
     async def _reference(self, sample: VoiceSample) -> Reference:
-        from app.media.recording import read_recording
-
         check_sample(sample, self.card)
         if sample.embedding:
             return Reference(embedding=np.asarray(sample.embedding, np.float32))

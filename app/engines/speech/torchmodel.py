@@ -19,6 +19,7 @@ from app.engines.speech.options import SpeechOptions
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
+
 def dtype_of(options: SpeechOptions, device: torch.device, *, small: bool = False) -> torch.dtype | str:
     """What the stage was told; for auto float32 on a CPU and for `small` models, which gain nothing by less, and
     elsewhere ("auto") what the weights are stored in.
