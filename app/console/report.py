@@ -28,14 +28,17 @@ from app.console.progress import Progress
 _POLL_S = 0.1
 _ROUTES = {
     "text": ("POST /v1/chat/completions", "POST /v1/completions"),
+    "speech": ("POST /v1/audio/speech", "GET  /v1/audio/voices"),
     "image": ("POST /v1/images/generations", "POST /v1/images/edits"),
+    "audio": ("POST /v1/audio/generate",),
 }
-"""By what the stages make; chat draws too, where no language model answers it."""
+"""By what the stages make; chat draws too, where no language model answers it, and speaks, where one feeds speech."""
 _ALWAYS = ("GET  /v1/models", "GET  /health  /livez  /readyz  /version", "GET  /docs    /openapi.json")
 
 
 class Server(msgspec.Struct, frozen=True):
-    """What there is to say about a server; `guarded` if clients need a key. `outputs` are those of its entry stages.
+    """What there is to say about a server; `guarded` if clients need a key. `outputs` are those of its entry stages:
+    text, image, video, audio (that a diffusion model makes) and speech.
 
     `uds` is the Unix socket in place of host and port, `certificate` the file that makes it speak HTTPS; with
     `client_certificates` every client needs one of its own.
@@ -152,7 +155,11 @@ def _picture(server: Server) -> str:
     return f"{_curl(server, '/v1/images/generations', body)} -o picture.png"
 
 
-_EXAMPLES = {"text": _chat, "image": _picture}
+def _speech(server: Server) -> str:
+    return f"{_curl(server, '/v1/audio/speech', {'input': 'Hello! How can I help you today?'})} -o speech.mp3"
+
+
+_EXAMPLES = {"text": _chat, "speech": _speech, "image": _picture}
 
 
 def _curl(server: Server, path: str, body: Mapping[str, object]) -> str:

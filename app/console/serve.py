@@ -22,7 +22,7 @@ from app.settings import engines
 from app.settings.environment import SETTINGS_FILE
 from app.settings.problems import ConfigError
 from app.settings.resolve import examine
-from app.settings.schema import ServerConfig, Settings
+from app.settings.schema import ServerConfig, Settings, StageConfig
 from app.telemetry.logging import send_errors_to
 
 BACKLOG = 4096
@@ -172,6 +172,10 @@ def _launch(settings: Settings, address: str) -> int:
     return 0
 
 
+def _made(stage: StageConfig) -> list[str]:
+    return ["speech"] if stage.kind == "speech" else stage.outputs
+
+
 def _start_reporter(settings: Settings) -> None:
     """A process of its own: threads in this one would be torn by the forks of the workers."""
     facts = Server(
@@ -182,7 +186,7 @@ def _start_reporter(settings: Settings) -> None:
         root_path=settings.server.root_path,
         model=settings.served_model_names[0],
         guarded=bool(settings.server.api_keys),
-        outputs=tuple(dict.fromkeys(output for stage in settings.stages if stage.entry for output in stage.outputs)),
+        outputs=tuple(dict.fromkeys(output for stage in settings.stages if stage.entry for output in _made(stage))),
         uds=settings.server.uds,
         certificate=settings.server.ssl_certfile,
         client_certificates=settings.server.ssl_cert_reqs == 2,

@@ -216,7 +216,8 @@ class Builder:
         if topology.kind == "diffusion":
             topology = msgspec.structs.replace(topology, outputs=self._made(topology, merged))
         for field in _FIXED:
-            value, said = msgspec.to_builtins(getattr(topology, field)), merged.values.get(field)
+            value, said = getattr(topology, field), merged.values.get(field)
+            value = list(value) if isinstance(value, tuple) else value
             if said is not None and said != value:
                 if self._pipeline.open and (field != "outputs" or topology.kind == "stub"):
                     continue

@@ -83,8 +83,14 @@ def read_chain(path: Path, problems: list[str]) -> list[Document]:
             break
         documents.append(_Checker(following, lines, problems).document(content))
         base = content.get("base_config")
-        following = following.parent / base if isinstance(base, str) else None
+        following = _base(following.parent, base) if isinstance(base, str) else None
     return documents
+
+
+def _base(directory: Path, name: str) -> Path:
+    """The file that base_config means: beside the one that says so, or for a bare name a shipped one."""
+    path, shipped = directory / Path(name).expanduser(), SHIPPED / name
+    return shipped if not path.is_file() and Path(name).name == name and shipped.is_file() else path
 
 
 class _Checker:

@@ -11,6 +11,7 @@ from app.media.policy import HostList
 from app.settings.access import check_origins
 from app.settings.devices import world_size
 from app.settings.rules_diffusion import diffusion_problems
+from app.settings.rules_speech import speech_problems
 from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig, StageConfig
 
 _NEEDED = (
@@ -20,6 +21,8 @@ _NEEDED = (
 """Engine arguments of which the first means nothing without the second."""
 
 _EXCLUDED = (("enable_per_request_metrics", "disable_log_stats"),)
+
+_OF_KIND = {"diffusion": diffusion_problems, "speech": speech_problems}
 
 
 def check(settings: Settings, problems: list[str]) -> None:
@@ -32,8 +35,8 @@ def check(settings: Settings, problems: list[str]) -> None:
     problems += _log(settings.log)
     for stage in settings.stages:
         where = f"stage {stage.stage_id} ({stage.name})"
-        of_kind = diffusion_problems(stage) if stage.kind == "diffusion" else ()
-        problems += (f"{where}: {problem}" for problem in (*_arguments(stage), *of_kind, *_devices(stage)))
+        own = _OF_KIND[stage.kind](stage) if stage.kind in _OF_KIND else ()
+        problems += (f"{where}: {problem}" for problem in (*_arguments(stage), *own, *_devices(stage)))
 
 
 def _server(server: ServerConfig) -> Iterator[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from app.console.plan import as_lines, graph, needs
 from app.settings.resolve import examine
-from app.settings.schema import Settings
+from app.settings.schema import Settings, StageConfig
 from tests.settings.test_weights import write
 
 
@@ -95,15 +95,15 @@ def test_the_drawing(tmp_path: Path) -> None:
 
 def test_a_stage_stands_under_the_one_that_feeds_it() -> None:
     settings = examine({"model": "demo"}, {}).settings
-    [stage] = settings.stages
-    settings.pipeline = "qwen3_omni_moe"
     settings.stages = [
-        type(stage)(stage_id=0, name="thinker", kind="llm", model="m"),
-        type(stage)(stage_id=1, name="talker", kind="llm", model="m", entry=False, outputs=[]),
-        type(stage)(stage_id=2, name="code2wav", kind="llm", model="m", entry=False, outputs=["audio"]),
+        StageConfig(stage_id=0, name="thinker", kind="llm", model="m"),
+        StageConfig(stage_id=1, name="talker", kind="llm", model="m", entry=False, outputs=[], sources=[0]),
+        StageConfig(
+            stage_id=2, name="voice", kind="speech", model="m", outputs=["audio"], sources=[1], async_chunk=False
+        ),
     ]
     assert graph(settings) == [
         "request -> [0 thinker: llm] -> text",
-        "           └─> [1 talker: llm]",
-        "              └─> [2 code2wav: llm] -> audio",
+        "           └─> [1 talker: llm] (from the first piece on)",
+        "              └─> [2 voice: speech] -> audio (when its input is complete; requests begin here too)",
     ]

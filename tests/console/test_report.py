@@ -42,10 +42,12 @@ def test_a_key_is_asked_for_only_where_one_is_needed() -> None:
 
 
 def test_each_output_has_its_routes_and_its_example() -> None:
-    both = announcement(server(outputs=("text", "image")))
-    assert both.index("/v1/completions") < both.index("/v1/images/generations")
-    chat, picture = (shlex.split(line) for line in both.splitlines()[-2:])
+    all_three = announcement(server(outputs=("text", "speech", "image")))
+    assert all_three.index("/v1/completions") < all_three.index("/v1/audio/voices")
+    chat, speech, picture = (shlex.split(line) for line in all_three.splitlines()[-3:])
     assert chat[1].endswith("/v1/chat/completions")
+    assert speech[1].endswith("/v1/audio/speech")
+    assert speech[-2:] == ["-o", "speech.mp3"]
     assert picture[1].endswith("/v1/images/generations")
     assert picture[-2:] == ["-o", "picture.png"]
     assert msgspec.json.decode(picture[picture.index("-d") + 1])["response_format"] == "file"

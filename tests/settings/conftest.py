@@ -16,6 +16,15 @@ def model(tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def speech_model(tmp_path: Path) -> str:
+    """A directory that looks like a text-to-speech model."""
+    directory = tmp_path / "voice"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps({"model_type": "vits", "architectures": ["VitsModel"]}))
+    return str(directory)
+
+
+@pytest.fixture
 def picture_model(tmp_path: Path) -> str:
     """A directory that looks like a diffusion model."""
     directory = tmp_path / "pictures"

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from app.engines.speech.detect import FAMILIES
 from app.settings.detection import detect, is_hub_id
 from app.settings.inspection import Hints
-from app.settings.pipelines import Found, by_model_type
+from app.settings.pipelines import SPEECH_TYPES, Found, by_model_type
 from app.settings.resolve import ConfigError, examine
 
 
@@ -81,14 +82,41 @@ def test_single_files_that_cannot_be_served(name: str, message: str, tmp_path: P
     [
         ({"config": {"model_type": "qwen2_5_omni"}}, "qwen2_5_omni"),
         ({"config": {"model_type": "qwen3_omni_moe"}}, "qwen3_omni_moe"),
-        ({"config": {"model_type": "qwen3_tts"}}, "qwen3_tts"),
-        ({"config": {"model_type": "bagel"}}, "bagel"),
-        ({"model_index": {"_class_name": "GlmImagePipeline"}}, "glm_image"),
     ],
 )
 def test_models_of_pipelines_that_cannot_run_yet(files: dict[str, object], pipeline: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"the pipeline {pipeline} cannot run yet: it comes with part \d"):
         detect(directory(tmp_path, **files), None)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "why", "meanwhile"),
+    [
+        ("qwen3_tts", "neither vLLM 0.32 nor transformers 5.19 has the model", "speech models of type vits, speecht5"),
+        ("bagel", "none draws with the model", "--deploy-config llm.yaml serves its text"),
+    ],
+)
+def test_models_that_no_library_runs(model_type: str, why: str, meanwhile: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"the pipeline {model_type} cannot run: .*{why}; {meanwhile}"):
+        detect(directory(tmp_path, config={"model_type": model_type}), None)
+
+
+def test_glm_image_is_one_diffusion_stage(tmp_path: Path) -> None:
+    model = directory(tmp_path, model_index={"_class_name": "GlmImagePipeline"})
+    [stage] = examine({"model": model}, {}).settings.stages
+    assert (stage.kind, stage.outputs) == ("diffusion", ["image"])
+
+
+@pytest.mark.parametrize("model_type", SPEECH_TYPES)
+def test_a_text_to_speech_model_is_known_by_its_type(model_type: str, tmp_path: Path) -> None:
+    model = directory(tmp_path, config={"model_type": model_type})
+    settings = examine({"model": model}, {}).settings
+    assert settings.pipeline == "speech"
+    assert [(stage.kind, stage.outputs) for stage in settings.stages] == [("speech", ["audio"])]
+
+
+def test_the_types_of_speech_models_are_those_of_the_engine() -> None:
+    assert set(SPEECH_TYPES) == set(FAMILIES) - {"hibari"}
 
 
 def test_the_text_of_an_omni_model_can_be_served(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from app.engines.diffusion.options import DiffusionOptions
+from app.engines.speech.options import SpeechOptions
 from app.settings.flags import Flag, by_key, by_variable, flags
 from app.settings.resolve import ConfigError, examine
 from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig, StageConfig
@@ -39,15 +40,18 @@ INPUTS = {
 }
 """Flags that say where settings come from; their tests are in the files of those who read them."""
 
-DONE_PARTS = {1, 2, 3, 4}
+DONE_PARTS = {1, 2, 3, 4, 5}
 """Parts of the project that have landed: no flag may be planned for one of them any more."""
 
 WORKING = [flag for flag in flags() if flag.status == "works"]
 OURS = [flag for flag in WORKING if flag.group != "vllm"]
-ENGINE = [flag for flag in OURS if flag.target.startswith(("engine.", "stage."))]
-PLACED = [flag for flag in OURS if flag.target != "input"]
+OF_EDGES = "async-chunk"
+"""The flag of stages that others feed; its tests are in test_edges.py."""
+
+ENGINE = [flag for flag in OURS if flag.target.startswith(("engine.", "stage.")) and flag.name != OF_EDGES]
+PLACED = [flag for flag in OURS if flag.target != "input" and flag.name != OF_EDGES]
 NOT_ACCEPTED = [flag for flag in flags() if flag.status != "works"]
-SHARED = [flag for flag in WORKING if {"llm", "diffusion"} <= set(flag.kinds)]
+SHARED = [(flag, kind) for flag in WORKING for kind in ("diffusion", "speech") if {"llm", kind} <= set(flag.kinds)]
 
 
 def by_name(flag: Flag) -> str:
@@ -70,6 +74,7 @@ SAMPLES = {
     "ssl-keyfile": str(KEY),
     "ssl-ca-certs": str(CERTIFICATE),
     "ssl-cert-reqs": "2",
+    "speaker-embeddings": '{"image": "2.npy"}',
 }
 TLS = {"ssl_certfile": str(CERTIFICATE), "ssl_keyfile": str(KEY), "ssl_ca_certs": str(CERTIFICATE)}
 COMPANIONS = dict.fromkeys((*TLS, "ssl_cert_reqs"), TLS) | {
@@ -169,7 +174,7 @@ def test_all_other_arguments_of_vllm_arrive(without: str, model: str, tmp_path: 
 
 def test_nothing_stays_planned_when_its_part_is_done() -> None:
     assert [flag.name for flag in flags() if flag.status == "planned" and flag.part in DONE_PARTS] == []
-    assert {flag.part for flag in flags() if flag.status == "planned"} <= set(range(5, 9))
+    assert {flag.part for flag in flags() if flag.status == "planned"} <= set(range(6, 9))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +187,8 @@ def test_there_is_help(flag: Flag) -> None:
 @pytest.fixture
 def serving(request: pytest.FixtureRequest, flag: Flag) -> str:
     """A model with a stage that takes the flag."""
-    return str(request.getfixturevalue("picture_model" if flag.kinds == ("diffusion",) else "model"))
+    own = {("diffusion",): "picture_model", ("speech",): "speech_model"}
+    return str(request.getfixturevalue(own.get(flag.kinds, "model")))
 
 
 @pytest.mark.parametrize("flag", PLACED, ids=by_name)
@@ -216,15 +222,22 @@ def test_stage_override_arrives(flag: Flag, serving: str) -> None:
     assert place(settings, flag) == flag.value(sample(flag))
 
 
-@pytest.mark.parametrize("flag", SHARED, ids=by_name)
-def test_a_flag_of_both_engines_reaches_a_diffusion_stage(flag: Flag, picture_model: str) -> None:
-    settings = examine({"model": picture_model, flag.key: sample(flag)}, {}, source="flag").settings
+@pytest.mark.parametrize(("flag", "kind"), SHARED, ids=lambda part: part if isinstance(part, str) else part.name)
+def test_a_flag_of_several_engines_reaches_each(flag: Flag, kind: str, picture_model: str, speech_model: str) -> None:
+    serving = {"diffusion": picture_model, "speech": speech_model}[kind]
+    settings = examine({"model": serving, flag.key: sample(flag)}, {}, source="flag").settings
     assert place(settings, flag) == flag.value(sample(flag))
 
 
 def test_the_diffusion_engine_has_an_option_for_each_of_its_flags() -> None:
     theirs = {flag.field for flag in WORKING if "diffusion" in flag.kinds and flag.target.startswith("engine.")}
     options = {field.name for field in msgspec.structs.fields(DiffusionOptions)}
+    assert options == theirs | {"device", "default_sampling_params"}
+
+
+def test_the_speech_engine_has_an_option_for_each_of_its_flags() -> None:
+    theirs = {flag.field for flag in WORKING if "speech" in flag.kinds and flag.target.startswith("engine.")}
+    options = {field.name for field in msgspec.structs.fields(SpeechOptions)}
     assert options == theirs | {"device", "default_sampling_params"}
 
 

@@ -20,6 +20,8 @@ CARDS: dict[str, Any] = {
     "org/pictures": {"config": {"diffusers": {"_class_name": "FluxPipeline"}}},
     "org/video": {"config": {"diffusers": {"_class_name": "WanPipeline"}}},
     "org/painter": {"config": {"diffusers": {"_class_name": "GlmImagePipeline"}}},
+    "org/voice": {"config": {"model_type": "vits"}},
+    "org/talker": {"config": {"model_type": "qwen3_tts"}},
     "org/modular": {"siblings": [{"rfilename": "modular_model_index.json"}]},
     "org/weights": {"siblings": [{"rfilename": "flux1-dev.safetensors"}]},
     "org/gguf": {"siblings": [{"rfilename": "a.gguf"}]},
@@ -64,9 +66,15 @@ def test_one_request_tells_what_a_model_is(hub: tuple[dict[str, str], Requests])
 
 @pytest.mark.parametrize(
     ("model", "pipeline", "output"),
-    [("org/pictures", "diffusion", "image"), ("org/video", "wan", "video"), ("org/modular", "diffusion", "image")],
+    [
+        ("org/pictures", "diffusion", "image"),
+        ("org/video", "wan", "video"),
+        ("org/modular", "diffusion", "image"),
+        ("org/painter", "glm_image", "image"),
+        ("org/voice", "speech", "audio"),
+    ],
 )
-def test_a_diffusion_model_is_known_by_the_hubs_word(
+def test_a_model_of_another_kind_is_known_by_the_hubs_word(
     model: str, pipeline: str, output: str, hub: tuple[dict[str, str], Requests]
 ) -> None:
     settings = examine({"model": model}, hub[0], ask_hub=True).settings
@@ -77,10 +85,7 @@ def test_a_diffusion_model_is_known_by_the_hubs_word(
     ("model", "message"),
     [
         ("org/omni", "org/omni is a model of type qwen3_omni_moe: the pipeline qwen3_omni_moe cannot run yet"),
-        (
-            "org/painter",
-            r"org/painter is a diffusion model \(GlmImagePipeline\): the pipeline glm_image cannot run yet",
-        ),
+        ("org/talker", "org/talker is a model of type qwen3_tts: the pipeline qwen3_tts cannot run: neither vLLM 0.32"),
         ("org/gguf", "the model org/gguf cannot be served: it has only GGUF files"),
         (
             "org/weights",

@@ -71,9 +71,11 @@ async def test_offline_and_not_in_the_cache(cache: Path) -> None:
 
 
 async def test_what_came_must_be_servable(cache: Path) -> None:
-    put_in_cache(cache, "org/planner", model_index={"_class_name": "GlmImagePipeline"})
+    put_in_cache(cache, "org/planner", config={"model_type": "bagel"})
     put_in_cache(cache, "org/pictures", model_index={"_class_name": "FluxPipeline"})
-    with pytest.raises(StartupError, match=r"the model org/planner cannot be served: .* \(GlmImagePipeline\)"):
+    with pytest.raises(
+        StartupError, match="the model org/planner cannot be served: it is a model of type bagel: the pip"
+    ):
         await prepare(settings_for("org/planner", cache), lambda _: None)
     with pytest.raises(StartupError, match="the model org/pictures needs the pipeline diffusion, not llm"):
         await prepare(settings_for("org/pictures", cache), lambda _: None)
@@ -87,6 +89,46 @@ async def test_a_diffusion_model_becomes_its_directory(cache: Path) -> None:
     assert (stage.kind, stage.model, stage.source) == ("diffusion", str(snapshot), "org/pictures")
     forced = examine({**typed, "model_class_name": "WanPipeline"}, {}).settings
     assert (await prepare(forced, lambda _: None)).stages[0].model == str(snapshot)
+
+
+async def test_every_stage_gets_its_model_and_a_vocoder_is_one_too(cache: Path, tmp_path: Path) -> None:
+    text = put_in_cache(cache, "org/tiny", config={"model_type": "llama"})
+    voice = put_in_cache(cache, "org/voice", config={"model_type": "speecht5"})
+    vocoder = put_in_cache(cache, "org/vocoder", config={"model_type": "hifigan"})
+    digests = set()
+    for source in ("org/vocoder", str(vocoder)):
+        (tmp_path / "mine.yaml").write_text(
+            "pipeline: custom\nstages:\n"
+            "- {stage_id: 0, name: text, kind: llm, model: org/tiny}\n"
+            f"- {{stage_id: 1, name: voice, kind: speech, model: org/voice, vocoder: {source}, sources: [text]}}\n"
+        )
+        typed = {"deploy_config": str(tmp_path / "mine.yaml"), "download_dir": str(cache)}
+        steps: list[str] = []
+        stages = (await prepare(examine(typed, {}).settings, steps.append)).stages
+        assert [(stage.model, stage.source) for stage in stages] == [(str(text), "org/tiny"), (str(voice), "org/voice")]
+        assert stages[1].engine_args["vocoder"] == str(vocoder)
+        digests.add(stage_digest(stages[1]))
+    assert steps == ["getting the model org/tiny", "getting the model org/voice"]
+    assert len(digests) == 2  # another host must say the same, a directory is no hub id
+
+
+async def test_a_model_that_came_must_fit_its_stage(cache: Path, tmp_path: Path) -> None:
+    put_in_cache(cache, "org/pictures", model_index={"_class_name": "FluxPipeline"})
+    (tmp_path / "mine.yaml").write_text("pipeline: custom\nstages: [{stage_id: 0, kind: speech, model: org/pictures}]")
+    settings = examine({"deploy_config": str(tmp_path / "mine.yaml"), "download_dir": str(cache)}, {}).settings
+    with pytest.raises(
+        StartupError, match=r"org/pictures is a diffusion model \(FluxPipeline\), which no stage of kind"
+    ):
+        await prepare(settings, lambda _: None)
+
+
+async def test_the_demos_parts_by_kind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = examine({"model": "demo"}, {}).settings
+    settings.stages = settings.stages[1:2]
+    assert await prepare(settings, lambda _: pytest.fail("nothing to do")) == settings
+    monkeypatch.setattr("app.demo.voice._PACKAGE", "no_such_package")
+    with pytest.raises(StartupError, match=r"the demo's voice is not installed: pip install 'omni-app\[demo\]'"):
+        await prepare(settings, lambda _: None)
 
 
 async def test_directories_and_the_stub_need_nothing(model: str, cache: Path) -> None:

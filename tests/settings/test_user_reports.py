@@ -95,7 +95,7 @@ def test_a8_a_flag_without_a_stage_that_uses_it_is_never_silent(model: str) -> N
 
 def test_a9_every_flag_is_consumed_or_refused() -> None:
     """tests/settings/test_flags.py shows for each that it arrives; here that no flag is outside of the sets."""
-    places = ("server.", "master.", "media.", "log.", "engine.", "stage.")
+    places = ("server.", "master.", "media.", "speech.", "log.", "engine.", "stage.")
     for flag in flags():
         arrives = flag.target.startswith(places) or flag.target in ("input", "served_model_names")
         assert arrives if flag.status == "works" else flag.part or flag.reason, flag.name
