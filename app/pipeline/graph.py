@@ -57,20 +57,20 @@ class Graph:
         cards = []
         for pool in self.entries:
             own = pool.capabilities
-            made = [*own.output_modalities, *(self._outputs_behind(pool) if own.tasks else ())]
+            behind = [edge.target for edge in self._from(pool)] if own.tasks else []
+            made = own.output_modalities + [name for target in behind for name in target.stage.outputs]
             merged.tasks += [x for x in own.tasks if x not in merged.tasks]
             merged.input_modalities += [x for x in own.input_modalities if x not in merged.input_modalities]
             merged.output_modalities += [x for x in made if x not in merged.output_modalities]
             merged.max_model_len = max(merged.max_model_len, own.max_model_len)
-            if own.card:
-                cards.append(own.card)
-        merged.card = _merged(tuple(cards))
+            cards += [own.card, *(target.capabilities.card for target in behind)]
+        merged.card = _merged(tuple(filter(None, cards)))
         return merged
 
     @property
     def speaks(self) -> bool:
         """An entry feeds a stage that makes sound, whoever is up just now."""
-        return any("audio" in self._outputs_behind(pool) for pool in self.entries)
+        return any("audio" in edge.target.stage.outputs for pool in self.entries for edge in self._from(pool))
 
     def expands(self, task: str) -> bool:
         """Another stage writes the prompts of such requests."""
@@ -89,6 +89,15 @@ class Graph:
         if any(not pool.capabilities.tasks for pool in self.entries):
             raise unavailable([pool.stage.name for pool in self.entries if not pool.ready])
         raise ApiError(404, f"the served model does not answer {kind} requests", code="unsupported_task")
+
+    def stage_for(self, task: str) -> StagePool:
+        """The stage whose engine answers `task`, which may be one that takes no requests of clients.
+
+        Raises:
+            ApiError: as `entry_for`.
+        """
+        inner = (pool for pool in self.pools.values() if not pool.stage.entry and task in pool.capabilities.tasks)
+        return next(inner, None) or self.entry_for(task)
 
     def route(self, task: str, modalities: Collection[str] = ()) -> Plan:
         """The stages for a request of that task, and none that it does not need.
@@ -111,9 +120,6 @@ class Graph:
                 return edge
         message = f"modalities: the served model does not answer with {modality} here."
         raise ApiError(400, message, param="modalities", code="unsupported_parameter")
-
-    def _outputs_behind(self, pool: StagePool) -> list[str]:
-        return [name for edge in self._from(pool) for name in edge.target.stage.outputs]
 
     def _from(self, pool: StagePool) -> list[Edge]:
         """The edges to the stages that it feeds; those that only have their prompts written by it are none."""

@@ -251,7 +251,7 @@ class Orchestrator:
         Raises:
             ApiError: 404, no stage answers `task`; 503, none of its replicas is there.
         """
-        pool = self._graph.entry_for(task)
+        pool = self._graph.stage_for(task)
         connections = [connection for connection in pool.connections if connection.accepts]
         if not connections:
             raise unavailable([pool.stage.name])
@@ -264,7 +264,15 @@ class Orchestrator:
         Raises:
             ApiError: 404, none does; 503 while that is not known.
         """
-        return self._graph.entry_for(task).stage.stage_id
+        return self._graph.stage_for(task).stage.stage_id
+
+    def card_of(self, task: str) -> str:
+        """What the stage that answers `task` tells of its parameters (Capabilities.card).
+
+        Raises:
+            ApiError: 404, none does; 503 while that is not known.
+        """
+        return self._graph.stage_for(task).capabilities.card
 
     async def tell_master(self, message: m.Message, took_effect: Callable[[m.Membership], bool]) -> None:
         """Tell the master something and wait until its next word to everybody shows that it took effect.

@@ -106,7 +106,11 @@ def parts_of(body: bytes, text_stage: int, speech_stage: int, limits: SpeechConf
 
 def _task(fields: Params, limits: SpeechConfig, *, streamed: bool) -> SpeechTask:
     try:
-        task = manner_task(_decode_sound(_encode(fields)), limits, streamed=streamed, base64=True)
+        sound = _decode_sound(_encode(fields))
+    except ApiError as error:
+        raise _below_audio(error) from None
+    try:
+        task = manner_task(sound, limits, streamed=streamed, base64=True)
     except ApiError as error:
         raise of_audio(error) from None
     task.appended = True
@@ -119,11 +123,15 @@ def _task(fields: Params, limits: SpeechConfig, *, streamed: bool) -> SpeechTask
 
 def of_audio(error: ApiError) -> ApiError:
     """The same refusal of the speech stage, whose parameters are members of `audio` here."""
+    error.body.error.param = _NAMES.get(error.body.error.param or "", error.body.error.param)
+    return _below_audio(error)
+
+
+def _below_audio(error: ApiError) -> ApiError:
     found = error.body.error
-    if found.param is None or found.param.startswith("audio."):
-        return error
-    param = f"audio.{_NAMES.get(found.param, found.param)}"
-    return ApiError(error.status, found.message, type=found.type, param=param, code=found.code, headers=error.headers)
+    if found.param is not None and not found.param.startswith("audio."):
+        found.param = f"audio.{found.param}"
+    return error
 
 
 def _unsupported(param: str, reason: str) -> ApiError:

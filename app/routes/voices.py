@@ -174,8 +174,7 @@ def _card(app: Litestar) -> SpeechCard:
     Raises:
         ApiError: 404, there is none; 503, none of its replicas is up.
     """
-    orchestrator(app).stage_of("speech")
-    return msgspec.json.decode(orchestrator(app).capabilities().card, type=SpeechCard)
+    return msgspec.json.decode(orchestrator(app).card_of("speech"), type=SpeechCard)
 
 
 async def _read(request: Request[Any, Any, Any]) -> tuple[VoiceUpload, bytes]:

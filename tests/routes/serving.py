@@ -16,9 +16,11 @@ from app.pipeline.orchestrator import StageStatus
 from app.protocol.errors import ApiError
 from app.routes import exception_handlers, handlers
 from app.routes.docs import openapi_config
+from app.routes.socketgate import guarded, remember_error
 from app.routes.trace import traced
-from app.settings.schema import ServerConfig, Settings
+from app.settings.schema import ServerConfig, Settings, SpeechConfig
 from app.store.generated import GeneratedFiles
+from app.store.voices import Voices
 from app.telemetry.metrics import Metrics
 
 Step = list[AnyEvent] | ApiError | Exception | asyncio.Event
@@ -122,6 +124,10 @@ class ScriptedOrchestrator:
             raise ApiError(404, f"the served model does not answer {task} requests", code="unsupported_task")
         return 0
 
+    def card_of(self, task: str) -> str:
+        self.stage_of(task)
+        return self.card
+
     def holds(self, task: str, instance: str) -> bool:
         return (task, instance) == ("responses", HELD)
 
@@ -139,7 +145,7 @@ class ScriptedOrchestrator:
 class Served:
     """An application with the real routes. `app` is its ASGI entry, as app.factory makes it.
 
-    `directory` is for generated files; without one they cannot be kept.
+    `directory` is for generated files and voices; without one they cannot be kept.
     """
 
     def __init__(
@@ -154,10 +160,12 @@ class Served:
             stages=[],
             created=1_700_000_000,
             server=ServerConfig(**server),
+            speech=SpeechConfig(voices_database=f"sqlite:///{directory}/voices.sqlite3"),
         )
         self.litestar = Litestar(
             handlers,
             exception_handlers=exception_handlers,
+            after_exception=[remember_error],
             openapi_config=openapi_config(),
             logging_config=None,
             request_max_body_size=self.settings.server.max_body_bytes,
@@ -171,11 +179,12 @@ class Served:
                 "uploads": set(),
                 "metrics": Metrics(),
                 "generated": GeneratedFiles(directory / "generated", 3600, 1 << 20),
+                "voices": Voices(self.settings.speech),
             }
         )
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
-        await traced(self.litestar, scope, receive, send)
+        await (traced if scope["type"] == "http" else guarded)(self.litestar, scope, receive, send)
 
 
 class Exchange:
