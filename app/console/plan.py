@@ -8,6 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from app.demo.picture import demo_picture_model
+from app.demo.text import DemoUnavailableError
+from app.demo.voice import demo_voice
 from app.settings import platforms
 from app.settings.capabilities import summarize
 from app.settings.devices import world_size
@@ -67,7 +70,7 @@ def _need(stage: StageConfig) -> Need:
     if model is None:
         return Need(stage.stage_id, note="not known before the model is on this machine")
     try:
-        return _diffusion_need(stage, model) if stage.kind == "diffusion" else _llm_need(stage, model)
+        return _NEEDS[stage.kind](stage, model)
     except ValueError as error:
         return Need(stage.stage_id, note=str(error))
 
@@ -79,10 +82,21 @@ def _llm_need(stage: StageConfig, directory: Path) -> Need:
     return Need(stage.stage_id, weights.parameters, weights.size, _share(stage, weights))
 
 
+def _speech_need(stage: StageConfig, directory: Path) -> Need:
+    """Weights that are no safetensors count as the files are."""
+    weights = read_weights(directory, compute_dtype(stage))
+    if weights is not None:
+        return Need(stage.stage_id, weights.parameters, weights.size, weights.size)
+    size = sum(file.stat().st_size for form in _OTHER_WEIGHTS for file in directory.glob(form))
+    if not size:
+        return Need(stage.stage_id, note=f"{directory} has no weights")
+    return Need(stage.stage_id, 0, size, size)
+
+
 def _diffusion_need(stage: StageConfig, model: Path) -> Need:
     arguments = stage.engine_args
     variant = str((arguments.get("diffusers_load_kwargs") or {}).get("variant") or "")
-    components = read_components(model, diffusion_dtype(stage), variant)
+    components = read_components(model, compute_dtype(stage), variant)
     if not components:
         return Need(stage.stage_id, note=f"{model} has no safetensors files")
     sizes = {name: weights.size for name, weights in components.items()}
@@ -96,11 +110,15 @@ def _diffusion_need(stage: StageConfig, model: Path) -> Need:
     )
 
 
-def diffusion_dtype(stage: StageConfig) -> str:
-    """The number type that "auto" means for a diffusion stage: a CPU computes in float32."""
+def compute_dtype(stage: StageConfig) -> str:
+    """The number type that "auto" means for a stage without vLLM: a CPU computes in float32."""
     dtype = str(stage.engine_args.get("dtype") or "auto")
     on_cpu = stage.devices == "cpu" or platforms.current() == "cpu"
     return "float32" if dtype == "auto" and on_cpu else dtype
+
+
+_NEEDS = {"llm": _llm_need, "diffusion": _diffusion_need, "speech": _speech_need}
+_OTHER_WEIGHTS = ("*.onnx", "*.bin", "*.pt")
 
 
 def _share(stage: StageConfig, weights: Weights) -> int:
@@ -109,6 +127,8 @@ def _share(stage: StageConfig, weights: Weights) -> int:
 
 def _files(stage: StageConfig) -> Path | None:
     """Where the model is: a directory, or a single file of a diffusion stage; None if it is not here yet."""
+    if stage.model == "demo":
+        return _demo_files(stage)
     path = Path(stage.model).expanduser()
     if path.is_dir() or (path.is_file() and stage.kind == "diffusion"):
         return path
@@ -117,27 +137,40 @@ def _files(stage: StageConfig) -> Path | None:
     return Hub(os.environ, []).snapshot(stage.model, revision, cache)
 
 
+def _demo_files(stage: StageConfig) -> Path | None:
+    """The files of the demo's parts that are used as they ship."""
+    try:
+        return {"speech": demo_voice, "diffusion": demo_picture_model}[stage.kind]()
+    except (KeyError, DemoUnavailableError):
+        return None
+
+
 def as_lines(settings: Settings) -> list[str]:
     """The drawing and the memory, for people."""
     lines = ["stages:", *(f"  {line}" for line in graph(settings))]
-    lines += (f"  {line}" for stage in settings.stages if (line := _ability(stage)))
+    several = len({stage.model for stage in settings.stages}) > 1
+    lines += (f"  {line}" for stage in settings.stages if (line := _ability(stage, several)))
     lines.append("memory:")
     for need, stage in zip(needs(settings), settings.stages, strict=True):
         lines.append(f"  stage {stage.stage_id} ({stage.name}): {_in_words(need, stage)}")
     return lines
 
 
-def _ability(stage: StageConfig) -> str:
-    """What the model of a stage is and can do, if it is on this machine."""
-    model = _files(stage) if stage.kind in ("llm", "diffusion") else None
-    said = "" if model is None else _class(stage, model) if stage.kind == "diffusion" else _summary(model)
-    return f"stage {stage.stage_id} ({stage.name}): {said}" if said else ""
+def _ability(stage: StageConfig, several: bool) -> str:
+    """What the model of a stage is and can do, if it is on this machine; with its name where there are `several`."""
+    said = [stage.model] if several else []
+    about = None if stage.model == "demo" else _ABILITIES.get(stage.kind)
+    if about is not None and (model := _files(stage)) is not None and (what := about(stage, model)):
+        said.append(what)
+    return f"stage {stage.stage_id} ({stage.name}): {': '.join(said)}" if said else ""
 
 
-def _summary(directory: Path) -> str:
+def _summary(stage: StageConfig, directory: Path) -> str:
     summary = summarize(directory)
     if summary is None:
         return ""
+    if stage.kind == "speech":
+        return f"{summary.architecture}, speaks"
     context = f", context {summary.context} tokens" if summary.context else ""
     return f"{summary.architecture}, takes {', '.join(summary.inputs)}{context}"
 
@@ -147,6 +180,9 @@ def _class(stage: StageConfig, model: Path) -> str:
     config = str((arguments.get("diffusers_load_kwargs") or {}).get("config") or "")
     name = inspect(model, Hints(str(arguments.get("model_class_name") or ""), config)).class_name
     return f"{name}, makes {', '.join(stage.outputs)}" if name else ""
+
+
+_ABILITIES = {"llm": _summary, "speech": _summary, "diffusion": _class}
 
 
 def _in_words(need: Need, stage: StageConfig) -> str:

@@ -83,6 +83,29 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     assert "model.safetensors cannot be read" in needs(settings)[0].note
 
 
+def test_stages_with_models_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.settings.platforms.current", lambda: "cpu")
+    language_model(tmp_path / "text")
+    (tmp_path / "voice").mkdir()
+    config = '{"model_type": "vits", "architectures": ["VitsModel"]}'
+    (tmp_path / "voice" / "config.json").write_text(config)
+    write(tmp_path / "voice" / "model.safetensors", a=("F32", [1024, 1024]))
+    (tmp_path / "x.yaml").write_text(
+        "pipeline: custom\nstages:\n"
+        f"- {{stage_id: 0, name: text, kind: llm, model: {tmp_path}/text, kv_cache_memory_bytes: 1MiB}}\n"
+        f"- {{stage_id: 1, name: voice, kind: speech, model: {tmp_path}/voice, sources: [text]}}\n"
+    )
+    lines = as_lines(examine({"deploy_config": str(tmp_path / "x.yaml")}, {}).settings)
+    assert f"  stage 1 (voice): {tmp_path}/voice: VitsModel, speaks" in lines
+    assert "  stage 1 (voice): weights 4.0 MiB (1.0 million parameters)" in lines
+
+
+def test_the_voice_of_the_demo() -> None:
+    _, voice = needs(examine({"model": "demo"}, {}).settings)
+    assert voice.weights is not None
+    assert voice.weights > 5 << 20
+
+
 def test_the_drawing(tmp_path: Path) -> None:
     file = tmp_path / "two.yaml"
     file.write_text("pipeline: stub\nstages: [{stage_id: 0, num_replicas: 2, devices: cpu}, {stage_id: 1, name: b}]")

