@@ -376,10 +376,11 @@ class Picture(Event):
 class Audio(Event):
     """The next piece of one sound file, or that piece in base64 where the task asked for it.
 
-    Joined, the pieces of choice `index` are one file of `format` (protocol.speechtask.SpeechFormat) with one header. A
-    task that is not `streamed` is answered with one piece. `samples`: how many samples a channel this piece adds, at
-    `sample_rate` Hz, before they were encoded (a codec may hold some back: then `data` is empty or belongs to earlier
-    ones). `transcript`: the text that begins with this piece, "" within a sentence. `ref`: as in Picture.
+    Joined, the pieces of choice `index` are one file of `format` (protocol.speechtask.SpeechFormat) with one header, or
+    its base64. A task that is not `streamed` is answered with one piece. `samples`: how many samples a channel this
+    piece adds, at `sample_rate` Hz, before they were encoded (a codec may hold some back: then `data` is empty or
+    belongs to earlier ones). `transcript`: the text that begins with this piece, "" within a sentence. `ref`: as in
+    Picture.
     """
 
     index: int

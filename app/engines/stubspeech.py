@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 import struct
 from array import array
@@ -12,6 +11,7 @@ import msgspec
 
 from app.cluster.messages import Audio, Failed, Usage
 from app.engines.base import EngineError, Request
+from app.media.base64pieces import Base64Pieces
 from app.protocol.speechtask import SpeechCard, SpeechTask, VoiceReport, decode_sample
 
 RATE = 24_000
@@ -94,6 +94,7 @@ class Speaker:
         self._frames = 0
         self._text = ""
         self._held: list[bytes] = []
+        self._base64 = Base64Pieces()
 
     def say(self, text: str) -> list[Audio]:
         """The next frame; none of a task that is not streamed, whose one piece `finish` makes."""
@@ -107,12 +108,13 @@ class Speaker:
         return []
 
     def finish(self) -> list[Audio]:
-        """What is left: the whole file of a task that is not streamed."""
+        """What is left: the whole file of a task that is not streamed, the end of base64 of one that is."""
         if self._task.streamed:
-            return []
+            rest = self._piece(b"", 0, "", last=True) if self._task.base64 else None
+            return [rest] if rest is not None and rest.data else []
         data = b"".join(self._held)
         header = wav_header(self._rate, len(data)) if self._task.format == "wav" else b""
-        return [self._piece(header + data, len(data) // 2, self._text)]
+        return [self._piece(header + data, len(data) // 2, self._text, last=True)]
 
     def usage(self) -> Usage:
         """A word is a text token."""
@@ -123,9 +125,9 @@ class Speaker:
         }
         return Usage(words, made, msgspec.json.encode(details))
 
-    def _piece(self, data: bytes, samples: int, text: str) -> Audio:
+    def _piece(self, data: bytes, samples: int, text: str, *, last: bool = False) -> Audio:
         if self._task.base64:
-            data = binascii.b2a_base64(data, newline=False)
+            data = self._base64.push(data, last=last)
         return Audio(0, memoryview(data), self._task.format, self._rate, samples, text)
 
 

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from app.cluster.messages import AnyEvent, Done, Picture, Progress, Usage
+from app.cluster.messages import AnyEvent, Done, Extra, Picture, Progress, Usage
+from app.protocol.generation import joined, members
 from app.protocol.sse import named_frame
 
 Family = Literal["image_generation", "image_edit"]
@@ -36,6 +37,7 @@ class Collected:
     def __init__(self) -> None:
         self._pictures: dict[int, Picture] = {}
         self._usage = Usage(0, 0)
+        self._told = b""
 
     def add(self, events: Iterable[AnyEvent]) -> None:
         """Take a batch of events; previews and progress are not kept."""
@@ -44,6 +46,8 @@ class Collected:
                 self._pictures[event.index] = event
             elif isinstance(event, Usage):
                 self._usage = event
+            elif isinstance(event, Extra):
+                self._told = event.fields
 
     @property
     def pictures(self) -> list[Picture]:
@@ -58,12 +62,15 @@ class Collected:
         pieces: list[bytes | memoryview] = []  # joined once: pictures are large
         if links:
             for link, picture in zip(links, pictures, strict=True):
-                told = {"url": link.url, "expires_at": link.expires_at, "seed": picture.seed}
-                pieces += (b",", msgspec.json.encode(told))
+                pieces += (b",{", members(msgspec.json.encode(link)), self._rest(picture))
         else:
             for picture in pictures:
-                pieces += (b",", b'{"b64_json":"', picture.data, b'","seed":%d}' % picture.seed)
-        return b"".join((head[:-1], b',"data":[', *pieces[1:], b"]}"))
+                pieces += (b",{", b'"b64_json":"', picture.data, b'"', self._rest(picture))
+        return b"".join((head[:-1], b',"data":[{', *pieces[1:], b"]}"))
+
+    def _rest(self, picture: Picture) -> bytes:
+        """The end of a picture's object, with what is told of all: the prompt that was written for them."""
+        return b"," + joined(b'"seed":%d' % picture.seed, members(self._told)) + b"}"
 
 
 class ImageEvents:
@@ -74,6 +81,7 @@ class ImageEvents:
         self._setting = setting
         self._finished: list[Picture] = []
         self._usage: Usage | None = None
+        self._told: dict[str, Any] = {}
 
     def write(self, events: Iterable[AnyEvent]) -> bytes:
         """The frames of a batch of events: previews, finished pictures, the latest progress as a comment."""
@@ -89,15 +97,17 @@ class ImageEvents:
                     self._finished.append(event)
                 case Usage():
                     self._usage = event
+                case Extra():
+                    self._told = msgspec.json.decode(event.fields)
                 case Done():
                     self._usage = self._usage or Usage(0, 0)
         if self._usage is not None:
-            usage = {"usage": usage_object(self._usage)}
+            usage = {**self._told, "usage": usage_object(self._usage)}
             frames += [self._frame(picture, "completed", usage) for picture in self._finished]
             self._finished = []
         return b"".join([progress, *frames] if progress else frames)  # one frame is not copied again
 
-    def _frame(self, picture: Picture, kind: str, members: dict[str, Any]) -> bytes:
+    def _frame(self, picture: Picture, kind: str, further: dict[str, Any]) -> bytes:
         name = f"{self._family}.{kind}"
         fields = {
             "type": name,
@@ -105,7 +115,7 @@ class ImageEvents:
             **_members(self._setting, picture),
             "index": picture.index,
             "seed": picture.seed,
-            **members,
+            **further,
         }
         return named_frame(name, msgspec.json.encode(fields)[:-1], b',"b64_json":"', picture.data, b'"}')
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from app.cluster.messages import AnyEvent, Chunk, Done, Finish, Picture, Progress, Usage
+from app.cluster.messages import AnyEvent, Chunk, Done, Extra, Finish, Picture, Progress, Usage
 from app.protocol.errors import ApiError
 from app.protocol.generation import StreamOptions, UsageMode
 from app.protocol.imageanswers import progress_comment
@@ -169,8 +169,10 @@ def as_message(events: Iterable[AnyEvent]) -> list[AnyEvent]:
     pictures = [event for event in events if isinstance(event, Picture) and event.preview < 0]
     pictures.sort(key=lambda picture: picture.index)
     pieces = [piece for picture in pictures for piece in (b",", *_part(picture))][1:]
-    usage = [_plain(event) for event in events if isinstance(event, Usage)]
-    return [Chunk(0, b"".join((b'{"message":{"content":[', *pieces, b"]}}"))), *usage, Finish(0, "stop")]
+    rest = [
+        _plain(event) if isinstance(event, Usage) else event for event in events if isinstance(event, Usage | Extra)
+    ]
+    return [Chunk(0, b"".join((b'{"message":{"content":[', *pieces, b"]}}"))), *rest, Finish(0, "stop")]
 
 
 def as_deltas(events: Iterable[AnyEvent]) -> tuple[bytes, list[AnyEvent]]:
@@ -183,6 +185,8 @@ def as_deltas(events: Iterable[AnyEvent]) -> tuple[bytes, list[AnyEvent]]:
                 comment = progress_comment(event)
             case Picture() if event.preview < 0:
                 deltas.append(Chunk(0, b"".join((b'{"delta":{"content":[', *_part(event), b"]}}"))))
+            case Extra():
+                deltas.append(event)
             case Usage():
                 deltas.append(_plain(event))
             case Done():

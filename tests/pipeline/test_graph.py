@@ -78,6 +78,85 @@ async def test_the_entries_can_together_what_each_can(graph: Graph) -> None:
         )
 
 
+def spoken_and_drawn() -> list[StageConfig]:
+    """A writer that feeds two stages: one speaks, and takes no requests of its own; one has its prompts written."""
+    return [
+        stage(0, "writer"),
+        StageConfig(stage_id=1, name="voice", kind="stub", model="m", entry=False, outputs=["audio"], sources=[0]),
+        StageConfig(
+            stage_id=2,
+            name="painter",
+            kind="stub",
+            model="m",
+            outputs=["image"],
+            sources=[0],
+            prompt_template="Describe {prompt}",
+            async_chunk=False,
+            input_timeout_s=7,
+        ),
+        stage(3, "sketcher"),
+    ]
+
+
+@pytest.fixture
+async def branched() -> AsyncIterator[Graph]:
+    context = new_context()
+    made = Graph([StagePool(x, context, "client", "", "random") for x in spoken_and_drawn()])
+    made.pools[0].update([msgspec.structs.replace(up(0), capabilities=TEXT)])
+    made.pools[1].update(
+        [msgspec.structs.replace(up(1), capabilities=m.Capabilities(["speech"], card='{"voices": []}'))]
+    )
+    made.pools[2].update([msgspec.structs.replace(up(2), capabilities=DRAWING)])
+    made.pools[3].update([up(3, "image_edit")])
+    yield made
+    for pool in made.pools.values():
+        pool.close()
+    context.term()
+
+
+TEXT = m.Capabilities(["chat"], 4096, ["text"], ["text"])
+DRAWING = m.Capabilities(["image"], 0, ["text"], ["image"], card='{"class": "P"}')
+
+
+async def test_the_modalities_choose_the_stages(branched: Graph) -> None:
+    writer, voice, painter, sketcher = branched.pools.values()
+    for text in ((), ("text",)):
+        assert branched.route("chat", text) == (writer, ())
+    first, (edge,) = branched.route("chat", ("text", "audio"))
+    assert (first, edge.source, edge.target) == (writer, writer, voice)
+    assert (edge.streams, edge.timeout_s) == (True, 600)
+    assert branched.route("image_edit") == (sketcher, ())
+    with pytest.raises(ApiError) as caught:
+        branched.route("chat", ("image",))  # the painter has its prompts written; it does not paint the answer
+    assert (caught.value.status, caught.value.body.error.param) == (400, "modalities")
+    assert (branched.speaks, branched.expands("image"), branched.expands("image_edit")) == (True, True, False)
+    assert not branched.expands("chat")
+    first, (edge,) = branched.route("image")
+    assert (first, edge.target, edge.streams, edge.timeout_s) == (writer, painter, False, 7)
+
+
+async def test_what_stands_behind_an_entry_is_told_of(branched: Graph) -> None:
+    told = branched.capabilities()
+    assert told.tasks == ["chat", "image", "image_edit"]
+    assert told.output_modalities == ["text", "audio", "image"]
+    assert msgspec.json.decode(told.card) == {"voices": [], "class": "P"}
+    assert branched.stage_for("speech") is branched.pools[1]
+    assert branched.stage_for("image") is branched.pools[2]
+    with pytest.raises(ApiError) as caught:
+        branched.entry_for("speech")
+    assert caught.value.status == 404
+    with pytest.raises(ApiError):
+        branched.stage_for("video")
+
+
+async def test_a_pipeline_that_does_not_speak(graph: Graph) -> None:
+    graph.pools[0].update([up(0, "chat")])
+    assert not graph.speaks
+    with pytest.raises(ApiError) as caught:
+        graph.route("chat", ("text", "audio"))
+    assert caught.value.status == 400
+
+
 def test_unavailable_names_the_stages_and_says_when_to_come_back() -> None:
     error = unavailable(["thinker", "painter"])
     assert error.status == 503

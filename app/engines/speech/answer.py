@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import math
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from app.engines.base import Request
 from app.engines.refusal import refuse
 from app.engines.speech.family import AbandonedError, Manner, Samples, Speaker, Synthesizer
 from app.engines.speech.sentences import spoken
+from app.media.base64pieces import Base64Pieces
 from app.media.soundfile import SoundEncoder
 from app.protocol.speechtask import SpeechTask
 
@@ -59,6 +59,7 @@ class Answer:
         self._samples = 0
         self._told = 0
         self._transcript = ""
+        self._base64 = Base64Pieces()
 
     def abandon(self) -> None:
         """Nobody listens any more: what is being spoken ends at the model's next step."""
@@ -118,12 +119,14 @@ class Answer:
 
         The last one of a stream is left out where it is empty and not the only one.
         """
-        if self._abandoned or (last and self._told and not (data or self._transcript)):
+        if self._abandoned:
+            return
+        piece = self._base64.push(data, last=last) if self._task.base64 else data
+        if last and self._told and not (piece or self._transcript):
             return
         samples = round(total * self._encoder.sample_rate / self._rate) - self._told
         self._told += samples
         transcript, self._transcript = self._transcript, ""
-        piece = base64.b64encode(data) if self._task.base64 else data
         self._request.emit(
             Audio(0, memoryview(piece), self._task.format, self._encoder.sample_rate, samples, transcript)
         )
