@@ -152,7 +152,21 @@ def _judge_fields(data: Json, kind: type[pydantic.BaseModel]) -> Json:
     options = data.get("stream_options")
     if isinstance(options, dict):
         refuse_unknown(options, _STREAM_OPTIONS, "stream_options.")
+    _refuse_unheard(data.get("messages"))
     return kept
+
+
+def _refuse_unheard(messages: Any) -> None:
+    """OpenAI's clients may send an earlier spoken answer as its id alone; its words would be missing.
+
+    Raises:
+        EngineError: 400; a message refers to sound that is not kept here.
+    """
+    for position, message in enumerate(messages if isinstance(messages, list) else ()):
+        if isinstance(message, dict) and message.get("audio") is not None and not message.get("content"):
+            path = f"messages[{position}].audio"
+            reason = "spoken answers are not kept here; send the transcript as the content of the message"
+            raise bad_request(f"{path} cannot be honoured: {reason}", param=path, code="unsupported_parameter")
 
 
 def refuse_unsupported(data: Json, rules: Mapping[str, Rule]) -> None:

@@ -36,6 +36,12 @@ CHAT: dict[str, tuple[Json, int, str | None, str]] = {
     ),
     "store": ({"messages": MESSAGES, "store": True}, 400, "store", "not stored"),
     "audio out": ({"messages": MESSAGES, "modalities": ["text", "audio"]}, 400, "modalities", "text only"),
+    "sound without words": (
+        {"messages": [*MESSAGES, {"role": "assistant", "audio": {"id": "audio-1"}}, *MESSAGES]},
+        400,
+        "messages[1].audio",
+        "transcript",
+    ),
     "old functions": ({"messages": MESSAGES, "functions": [{"name": "f"}]}, 400, "functions", "`tools`"),
     "guided_json": ({"messages": MESSAGES, "guided_json": {}}, 400, "guided_json", "response_format"),
     "stream options without stream": (

@@ -55,6 +55,15 @@ PLAIN_CASES: dict[str, Json] = {
 CHAT_CASES = PLAIN_CASES | {
     "max completion tokens": {"temperature": 0, "max_completion_tokens": 3},
     "tools unused": {"temperature": 0, "max_tokens": 12, "tools": [TOOL], "tool_choice": "none"},
+    "an answer that was spoken": {
+        "temperature": 0,
+        "max_tokens": 3,
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "hello", "audio": {"id": "audio-1"}},
+            {"role": "user", "content": "bye"},
+        ],
+    },
 }
 COMPLETION_CASES = PLAIN_CASES | {
     "several prompts": {"temperature": 0, "max_tokens": 6, "prompt": ["one", "two", "three"], "n": 1},
