@@ -37,5 +37,8 @@ async def stream_speech(socket: WebSocket[Any, Any, Any]) -> None:
     """One session; its messages are in app.protocol.speechsocket."""
     await socket.accept(subprotocols=chosen_protocol(socket.scope["subprotocols"]))
     wire = Wire(socket, settings(socket.app).server.slow_client_timeout_s)
-    model = socket.query_params.get("model", "")
-    await SpeechSession(socket.app, wire, model, trace_of(socket.scope).request_id).run()
+    try:
+        model = socket.query_params.get("model", "")
+        await SpeechSession(socket.app, wire, model, trace_of(socket.scope).request_id).run()
+    finally:
+        wire.stop()

@@ -20,7 +20,7 @@ class LostClientError(Exception):
 class Wire:
     """`slow_s`: how long a client may take to read a frame. `sent_at`: when it had done so last, by the loop's clock.
 
-    Close it at the end, whatever has happened.
+    `stop` has to be called at the end, whatever has happened.
 
     A task of its own receives, because a receive that is cancelled may lose what it has received. One frame waits here
     at most, the rest stays where TCP keeps it.
@@ -59,12 +59,14 @@ class Wire:
         self.sent_at = self._clock()
 
     async def close(self, code: int, reason: str) -> None:
-        """Say goodbye, if somebody is there to hear it, and receive no more."""
+        """Say goodbye, if somebody is there to hear it."""
         with suppress(OSError, RuntimeError, WebSocketDisconnect):
             async with asyncio.timeout(_LAST_WORDS_S), self._lock:
                 await self._send({"type": "websocket.close", "code": code, "reason": reason})
+
+    def stop(self) -> None:
+        """Receive no more."""
         self._receiving.cancel()
-        await asyncio.wait({self._receiving})
 
     async def _send(self, message: Any) -> None:
         if self._gone.is_set():
