@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -14,12 +15,13 @@ from pathlib import Path
 import httpx
 
 from tests import tiny_diffusion
-from tests.faults import matrix, pictures
+from tests.faults import matrix, pictures, sounds
 from tests.faults.streams import Streams
 from tests.servers import Server, free_port, start_server, wait_for
 
 STORM = 200
 PICTURE_LEAVERS = 200
+SPEECH_LEAVERS = 500
 SETTLE_S = 10.0
 
 
@@ -113,6 +115,19 @@ def picture_clients_leave() -> None:
             server.assert_nothing_left()
 
 
+def speech_clients_leave() -> None:
+    """Requests dropped after their first piece of sound, which lies in shared memory: nothing is left of them."""
+    stage = {"engine_args": {"speaks": True}, "shm_threshold_bytes": 1024}
+    with start_server(matrix.SERVE, {"OMNI_STAGE_OVERRIDES": json.dumps({"0": stage})}) as server:
+        matrix.wait_serving(server)
+        sounds.left_after_the_first_piece(server, sounds.AT_A_TIME)
+        before = sounds.open_files(server)
+        sounds.left_after_the_first_piece(server, SPEECH_LEAVERS)
+        sounds.assert_nothing_is_left(server, before)
+        assert server.stop() == 0
+        server.assert_nothing_left()
+
+
 ROWS: dict[str, Callable[[], None]] = {
     **{f"matrix: {row.kind}, {row.fault}, {row.moment}": partial(matrix.run, row) for row in matrix.ROWS},
     "start, stop (SIGTERM), again": partial(start_and_stop, "terminate"),
@@ -121,5 +136,6 @@ ROWS: dict[str, Callable[[], None]] = {
     "stop at a random moment of the start": stop_at_a_random_moment,
     f"6 x {STORM} clients that leave": disconnect_storm,
     f"{PICTURE_LEAVERS} clients that leave while a real pipeline draws": picture_clients_leave,
+    f"{SPEECH_LEAVERS} clients that leave after the first piece of speech": speech_clients_leave,
     "5 x the replica killed amid streams": replica_crash_loop,
 }

@@ -1,4 +1,4 @@
-"""The kill matrix: every kind of process x SIGTERM, SIGKILL, SIGSTOP x loading, idle, 64 streams.
+"""The kill matrix: every kind of process x SIGTERM, SIGKILL, SIGSTOP x loading, idle, 80 streams (16 of sound).
 
 `run` plays one row against a server of its own and raises AssertionError where the outcome is not the expected one.
 """
@@ -15,7 +15,7 @@ from typing import Literal
 import httpx
 import msgspec
 
-from tests.faults.streams import Streams
+from tests.faults.streams import SpeechStream, Streams
 from tests.servers import Server, start_server, wait_for
 
 Kind = Literal["main", "worker", "master", "replica"]
@@ -23,6 +23,7 @@ Fault = Literal["SIGTERM", "SIGKILL", "SIGSTOP"]
 Moment = Literal["loading", "idle", "streams"]
 
 STREAMS = 64
+VOICES = 16
 LOAD_S = 2.5
 PATIENCE_S = 3
 """--omni-heartbeat-timeout and --stall-timeout here: a stopped process is given up after so long."""
@@ -131,21 +132,29 @@ def run(row: Row) -> None:
         AssertionError: what happened is not what is expected, with the server's output.
     """
     load_s = LOAD_S if row.moment == "loading" else 0.0
-    env = {**ENV, "OMNI_STAGE_OVERRIDES": json.dumps({"0": {"engine_args": {"load_s": load_s}}})}
+    env = {**ENV, "OMNI_STAGE_OVERRIDES": json.dumps({"0": {"engine_args": {"load_s": load_s, "speaks": True}}})}
     with start_server(SERVE, env) as server:
         if row.moment == "loading":
             wait_for(lambda: server.replica_sockets, 20, "the load", server=server)
         else:
             wait_serving(server)
-        streams = Streams(server, STREAMS, stub=SCRIPT).wait_begun() if row.moment == "streams" else None
+        streams = _streams(server) if row.moment == "streams" else []
         victim = _VICTIMS[row.kind](server)[0]
         _strike(server, row, victim)
-        if streams is not None:
-            outcomes = streams.join()
+        for each in streams:
+            outcomes = each.join()
             assert outcomes.keys() <= set(row.expected.streams), f"{outcomes}\n{server.output()}"
             if row.kind == "worker":
                 assert outcomes["done"], f"the other worker was not left alone: {outcomes}\n{server.output()}"
         _settle(server, row, victim)
+
+
+def _streams(server: Server) -> list[Streams]:
+    running = [
+        Streams(server, STREAMS, stub=SCRIPT),
+        Streams(server, VOICES, SpeechStream, extra_params={"stub": SCRIPT}),
+    ]
+    return [streams.wait_begun() for streams in running]
 
 
 def wait_serving(server: Server, workers: int = 2) -> None:

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.servers import Server, wait_for
 
@@ -23,6 +23,10 @@ class Stream:
     refused: nobody took the connection.
     """
 
+    path = "/v1/chat/completions"
+    asked: ClassVar[dict[str, Any]] = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+    piece = _TOKEN
+
     def __init__(self) -> None:
         self.outcome = ""
         self.began = False
@@ -35,12 +39,12 @@ class Stream:
             self.outcome = "refused"
             return
         try:
-            content = json.dumps({"messages": [{"role": "user", "content": "x"}], "stream": True, **body}).encode()
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Length: {len(content)}\r\n"
+            content = json.dumps(self.asked | body).encode()
+            head = f"POST {self.path} HTTP/1.1\r\nHost: t\r\nContent-Length: {len(content)}\r\n"
             writer.write(f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode() + content)
             while piece := await reader.read(_READ):
                 self.text += piece.decode()
-                self.began = self.began or _TOKEN.search(self.text) is not None
+                self.began = self.began or self.piece.search(self.text) is not None
         except OSError:
             pass  # cut; how far it came decides
         finally:
@@ -49,8 +53,9 @@ class Stream:
 
     def _judge(self) -> str:
         status = self.text.split(" ", 2)[1] if self.text else "cut"
-        if status != "200":
-            return status
+        return self._end() if status == "200" else status
+
+    def _end(self) -> str:
         if "data: [DONE]" not in self.text:
             return "cut"
         if '"error":' in self.text:
@@ -58,11 +63,24 @@ class Stream:
         return "done" if '"finish_reason":"' in self.text else "cut"
 
 
+class SpeechStream(Stream):
+    """One speech request with server-sent events; the outcomes are the same."""
+
+    path = "/v1/audio/speech"
+    asked: ClassVar[dict[str, Any]] = {"input": "x", "stream": True, "response_format": "pcm"}
+    piece = re.compile("event: speech.audio.delta")
+
+    def _end(self) -> str:
+        if "event: error" in self.text:
+            return "error"
+        return "done" if "event: speech.audio.done" in self.text else "cut"
+
+
 class Streams:
     """`count` streams with the same `body`, run by a thread until they end."""
 
-    def __init__(self, server: Server, count: int, **body: Any) -> None:
-        self.all = [Stream() for _ in range(count)]
+    def __init__(self, server: Server, count: int, kind: type[Stream] = Stream, **body: Any) -> None:
+        self.all = [kind() for _ in range(count)]
         self._server = server
         self._body = body
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
