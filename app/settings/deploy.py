@@ -83,14 +83,15 @@ def read_chain(path: Path, problems: list[str]) -> list[Document]:
             break
         documents.append(_Checker(following, lines, problems).document(content))
         base = content.get("base_config")
-        following = _base(following.parent, base) if isinstance(base, str) else None
+        following = _base(following, base) if isinstance(base, str) else None
     return documents
 
 
-def _base(directory: Path, name: str) -> Path:
-    """The file that base_config means: beside the one that says so, or for a bare name a shipped one."""
-    path, shipped = directory / Path(name).expanduser(), SHIPPED / name
-    return shipped if not path.is_file() and Path(name).name == name and shipped.is_file() else path
+def _base(file: Path, name: str) -> Path:
+    """What base_config means in a file: another one beside it, or for a bare name a shipped one."""
+    path, shipped = file.parent / Path(name).expanduser(), SHIPPED / name
+    beside = path.is_file() and path.resolve() != file.resolve()
+    return shipped if not beside and Path(name).name == name and shipped.is_file() else path
 
 
 class _Checker:

@@ -292,7 +292,7 @@ def test_the_examples_that_ship_are_for_any_model(
     settings = examine({"model": served, "deploy_config": file}, {}).settings
     assert (settings.pipeline, settings.served_model_names) == ("custom", [served])
     assert {stage.model for stage in settings.stages} == {served, "demo"}
-    overlay = tmp_path / "mine.yaml"
+    overlay = tmp_path / file  # of the same name: its base is the one that ships
     overlay.write_text(json.dumps({"base_config": file, "stages": [{"stage_id": changed, "model": other}]}))
     changed_settings = examine({"model": served, "deploy_config": str(overlay)}, {}).settings
     assert {stage.model for stage in changed_settings.stages} == {served, other}
