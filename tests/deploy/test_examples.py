@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import pytest
