@@ -16,8 +16,16 @@ from app.engines.diffusion.call import Call
 from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.loraweights import Blend
 from app.engines.diffusion.pixels import Pixels
+from app.engines.diffusion.sound import Samples
 
 Item = TypeVar("Item")
+
+
+class Sounded(msgspec.Struct, frozen=True):
+    """What became of a row where sound is made: float32 (n, channels); and the tokens that its prompt had."""
+
+    samples: Samples
+    prompt_tokens: int
 
 
 class Drawn(msgspec.Struct, frozen=True):
@@ -25,6 +33,9 @@ class Drawn(msgspec.Struct, frozen=True):
 
     pictures: list[Pixels]
     prompt_tokens: int
+
+
+Outcome = Drawn | Sounded | EngineError
 
 
 class Listener(Protocol):
@@ -36,7 +47,7 @@ class Listener(Protocol):
 
     def previewed(self, row: Row, number: int, picture: Pixels) -> None: ...
 
-    def finished(self, row: Row, outcome: Drawn | EngineError) -> None: ...
+    def finished(self, row: Row, outcome: Outcome) -> None: ...
 
 
 class Row:

@@ -47,9 +47,11 @@ def choose(task: PictureTask, kind: str, offer: Offer) -> Mode:
     """How the task is to be run, by what it carries.
 
     Raises:
-        EngineError: 400, the pipeline takes no pictures, needs one, or takes fewer.
+        EngineError: 400, the pipeline draws nothing, takes no pictures, needs one, or takes fewer.
     """
     modes = offer.modes
+    if offer.sound is not None:
+        refuse(f"{offer.class_name} makes sound and no pictures", None)
     if task.mask is not None and INPAINT not in modes:
         refuse(f"{offer.class_name} takes no mask; it can do {listed(modes)}", task.mask.param)
     if task.mask is not None and not task.images:
@@ -77,7 +79,7 @@ def plan(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer, blend: Ble
     arguments = mode.arguments | _arguments(task, mode, offer)
     negative = _negative(task, mode, offer, arguments)
     _check_prompt(task, mode)
-    _check_steps(arguments, offer)
+    check_steps(arguments, offer)
     if task.previews and not offer.previews:
         refuse(f"{offer.class_name} shows nothing before it is finished", "partial_images")
     if task.transparent and not offer.transparency:
@@ -107,11 +109,11 @@ def plan(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer, blend: Ble
         previews=task.previews,
         key=None,
     )
-    return msgspec.structs.replace(call, key=_key(call))
+    return msgspec.structs.replace(call, key=batch_key(call))
 
 
-def _key(call: Call) -> Hashable:
-    """What must be equal for two calls to be one."""
+def batch_key(call: Call) -> Hashable:
+    """What must be equal for two calls to be one; None for a call that has to stay alone."""
     if call.inputs.images or not call.mode.abilities.batches_prompts:
         return None
     shared = (call.arguments, call.shift, call.boundary_ratio, call.negative_prompt is None)
@@ -123,12 +125,24 @@ def _key(call: Call) -> Hashable:
 
 def _arguments(task: PictureTask, mode: Mode, offer: Offer) -> dict[str, Any]:
     given = {name: value for name in _FIELDS if (value := getattr(task, name)) is not None}
+    extra = {name: value for name, value in task.extra.items() if name not in ("flow_shift", "boundary_ratio")}
+    given = call_arguments(given, extra, mode, offer)
+    if not 0 <= (strength := given.get("strength", 0)) <= 1:
+        refuse(f"strength is between 0 (the input as it is) and 1 (all new), not {strength}", "strength")
+    return given
+
+
+def call_arguments(given: dict[str, Any], extra: dict[str, Any], mode: Mode, offer: Offer) -> dict[str, Any]:
+    """Fields of a task that are arguments of the pipeline's call, with those among its extra_params.
+
+    Raises:
+        EngineError: 400, the call has no such argument, or it is of another type.
+    """
+    given = dict(given)
     for name in given:
         if name not in mode.parameters:
             _unknown(name, name, mode, offer)
-    for name, value in task.extra.items():
-        if name in ("flow_shift", "boundary_ratio"):
-            continue
+    for name, value in extra.items():
         param = f"extra_params.{name}"
         if name not in mode.parameters:
             _unknown(name, param, mode, offer)
@@ -137,8 +151,6 @@ def _arguments(task: PictureTask, mode: Mode, offer: Offer) -> dict[str, Any]:
         if kind := misfit(value, mode.parameters[name]):
             refuse(f"{name} is {kind}, not {str(value)[:80]!r}", param)
         given[name] = value
-    if not 0 <= (strength := given.get("strength", 0)) <= 1:
-        refuse(f"strength is between 0 (the input as it is) and 1 (all new), not {strength}", "strength")
     return given
 
 
@@ -177,7 +189,11 @@ def _check_prompt(task: PictureTask, mode: Mode) -> None:
         refuse(f"{mode.cls.__name__} takes no prompt", "prompt")
 
 
-def _check_steps(arguments: dict[str, Any], offer: Offer) -> None:
+def check_steps(arguments: dict[str, Any], offer: Offer) -> None:
+    """
+    Raises:
+        EngineError: 400, fewer steps than one, or more than the model was trained for.
+    """
     steps = arguments.get("num_inference_steps", 1)
     if not 1 <= steps <= offer.max_steps:
         refuse(f"num_inference_steps is between 1 and {offer.max_steps}, not {steps}", "num_inference_steps")

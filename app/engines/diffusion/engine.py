@@ -21,7 +21,10 @@ logger = logging.getLogger("app.diffusion")
 
 
 class DiffusionEngine:
-    """Implements app.engines.base.Engine. Kinds: image, image_edit, image_variation; the body is a PictureTask."""
+    """Implements app.engines.base.Engine.
+
+    Kinds: image, image_edit, image_variation, of which the body is a PictureTask; or sound, a SoundTask.
+    """
 
     def __init__(self, stage: StageConfig, media: MediaConfig | None = None, scratch: str = "") -> None:
         """Raises ValueError: an engine argument of the stage is wrong."""
@@ -55,7 +58,7 @@ class DiffusionEngine:
         return Capabilities(
             tasks=[*offer.kinds(), *(["adapters"] if service.adapters.possible else [])],
             input_modalities=["text", "image"] if takes_images else ["text"],
-            output_modalities=["image"],
+            output_modalities=["image"] if offer.sound is None else ["audio"],
             slots=self._options.max_num_seqs,
             card=offer.card(),
         )

@@ -12,9 +12,12 @@ from app.engines.diffusion import previews
 from app.engines.diffusion.abilities import Abilities, Sizes, abilities, sizes
 from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.siblings import siblings
+from app.engines.diffusion.sound import LENGTHS, START, Sound, sound_of
 from app.engines.diffusion.tuning import shift_argument
 from app.protocol.pictures import PictureFormat
+from app.protocol.speechtask import SpeechFormat
 
+SOUND = "text-to-audio"
 TEXT = ("text-to-image", "nothing-to-image", "text-to-video")
 EDITS = ("edit", "image-to-image")
 VARIATIONS = ("variation", "image-to-image")
@@ -72,7 +75,7 @@ class Offer(msgspec.Struct, frozen=True):
     """Everything that a request is measured by.
 
     `max_pixels`: of a picture. `shift`: the scheduler's argument for the flow shift, "" if it has none. `boundary`:
-    there are two denoisers, and a point where they change.
+    there are two denoisers, and a point where they change. `sound`: of a pipeline that makes sound, and no pictures.
     """
 
     class_name: str
@@ -85,37 +88,58 @@ class Offer(msgspec.Struct, frozen=True):
     previews: bool
     transparency: bool
     max_steps: int
+    sound: Sound | None = None
 
     def kinds(self) -> list[str]:
         """The request kinds that can be answered."""
-        known = {"image": TEXT, "image_edit": (*EDITS, INPAINT), "image_variation": VARIATIONS}
+        known = {
+            "image": TEXT,
+            "image_edit": (*EDITS, INPAINT),
+            "image_variation": VARIATIONS,
+            "sound": (SOUND,),
+        }
         return [kind for kind, tasks in known.items() if not self.modes.keys().isdisjoint(tasks)]
 
     def card(self) -> str:
         """What /v1/models tells of it: a JSON object."""
         mode = next(iter(self.modes.values()))
-        sizes = {name: getattr(self.sizes, name) for name in ("multiple", "width", "height")}
         configured = {name: value for name, value in msgspec.structs.asdict(self.defaults).items() if value}
         card = {
             "class": self.class_name,
             "tasks": sorted(self.modes),
             "parameters": mode.parameters | configured,
+            **(self._of_pictures() if self.sound is None else self._of_sound(self.sound)),
+        }
+        return msgspec.json.encode(card, enc_hook=str).decode()
+
+    def _of_pictures(self) -> dict[str, Any]:
+        sizes = {name: getattr(self.sizes, name) for name in ("multiple", "width", "height")}
+        return {
             "sizes": sizes | {"max_pixels": self.max_pixels},
             "formats": list(get_args(PictureFormat)),
             "partial_images": self.previews,
         }
-        return msgspec.json.encode(card, enc_hook=str).decode()
+
+    @staticmethod
+    def _of_sound(sound: Sound) -> dict[str, Any]:
+        return {
+            "formats": list(get_args(SpeechFormat)),
+            "sample_rate": sound.rate,
+            "max_seconds": sound.max_seconds,
+        }
 
 
 def survey(pipe: Any, options: DiffusionOptions) -> Offer:
     """What `pipe` and the siblings on its components offer under the stage's options.
 
     Raises:
-        ValueError: it makes no pictures, or a configured default is no argument of it, or a wrong one.
+        ValueError: it makes neither pictures nor sound of what a request can hold; or a configured default is no
+            argument of it, or a wrong one.
     """
     own = abilities(type(pipe))
-    if own.output not in ("images", "frames"):
-        raise ValueError(f"{own.class_name} makes {own.output}; this engine serves pipelines that make pictures")
+    if own.output not in ("images", "frames") and SOUND not in own.tasks:
+        made = f"makes {own.output}" if own.output else "makes nothing that is known here"
+        raise ValueError(f"{own.class_name} {made}; pipelines are served that make pictures, or sound of a prompt")
     configured = options.diffusers_call_kwargs | options.default_sampling_params
     defaults = _defaults(configured, type(pipe), own)
     classes = dict.fromkeys(sorted(own.tasks), type(pipe)) | {
@@ -133,6 +157,7 @@ def survey(pipe: Any, options: DiffusionOptions) -> Offer:
         previews=previews.possible(pipe),
         transparency=_is_transparent(pipe),
         max_steps=_max_steps(scheduler),
+        sound=sound_of(pipe, own.parameters) if SOUND in own.tasks else None,
     )
     if defaults.flow_shift is not None and not offer.shift:
         raise ValueError(f"flow_shift among the sampling defaults: {own.class_name} has none here; remove it")
@@ -164,6 +189,8 @@ def _mode(pipe: Any, task: str, cls: type, configured: dict[str, Any]) -> Mode:
     parameters = {name: value for name, value in what.parameters.items() if name not in ("width", "height")}
     if _ignores_guidance(pipe, parameters):
         del parameters["guidance_scale"]
+    if what.output == "audios":  # fields of every request, whatever a class calls them
+        parameters = {name: value for name, value in parameters.items() if name not in (*LENGTHS, START)}
     if what.output == "frames" and "num_frames" in signature:
         parameters.pop("num_frames", None)
         arguments["num_frames"] = 1

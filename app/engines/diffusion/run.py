@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,15 +12,16 @@ import torch
 from app.engines.base import EngineError
 from app.engines.device import is_out_of_memory, release_memory
 from app.engines.diffusion import pixels
-from app.engines.diffusion.batching import Drawn, Row, RowQueue
+from app.engines.diffusion.batching import Drawn, Row, RowQueue, Sounded
 from app.engines.diffusion.caches import Cache
 from app.engines.diffusion.call import Call
 from app.engines.diffusion.failures import AbandonedError, explain
 from app.engines.diffusion.lora import Adapters
-from app.engines.diffusion.offer import Offer
+from app.engines.diffusion.offer import SOUND, Offer
 from app.engines.diffusion.parts import modules
 from app.engines.diffusion.profiler import Profiler
 from app.engines.diffusion.siblings import shell
+from app.engines.diffusion.sound import samples
 from app.engines.diffusion.stepping import Stepper
 from app.engines.diffusion.watch import Watch
 
@@ -98,7 +99,7 @@ class Runner:
 
     # ------------------------------------------------------------------------------------------------ one call
 
-    def _call(self, rows: list[Row], watch: Watch) -> list[Drawn]:
+    def _call(self, rows: list[Row], watch: Watch) -> Sequence[Drawn | Sounded]:
         watch.check()
         call = rows[0].call
         pipe = shell(self._pipe, call.mode.cls)
@@ -114,8 +115,10 @@ class Runner:
             if self._profiler is not None:
                 stack.enter_context(self._profiler.measured(pipe))
             output = pipe(**_arguments(pipe, rows, watch))
-        images = pixels.pictures(output[call.mode.abilities.output_field or 0])
-        return [Drawn(pictures, count) for pictures, count in zip(images, tokens, strict=True)]
+        made = output[call.mode.abilities.output_field or 0]
+        if call.mode.task == SOUND:
+            return [Sounded(row, count) for row, count in zip(samples(made), tokens, strict=True)]
+        return [Drawn(row, count) for row, count in zip(pixels.pictures(made), tokens, strict=True)]
 
     @contextmanager
     def _watched(self, pipe: Any, rows: list[Row], watch: Watch) -> Iterator[None]:

@@ -11,16 +11,19 @@ import msgspec
 
 from app.cluster.messages import Accepted, Adapter, Done, Failed, Load, Picture, Progress, Usage
 from app.engines.base import EngineError, Request
-from app.engines.diffusion.batching import Drawn, Row, RowQueue
+from app.engines.diffusion import soundcall
+from app.engines.diffusion.batching import Drawn, Outcome, Row, RowQueue
 from app.engines.diffusion.call import Call, choose, plan
 from app.engines.diffusion.inputs import Inputs, load_inputs
 from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import Offer
 from app.engines.diffusion.pixels import Pixels
 from app.engines.diffusion.run import Runner
+from app.engines.diffusion.soundanswer import SoundAnswer
 from app.engines.refusal import refuse
 from app.media.encode import encode_picture
 from app.media.fetch import MediaFetcher
+from app.protocol import soundtask
 from app.protocol.pictures import LoraChoice, PictureTask, decode_task
 
 _decode_adapter = msgspec.json.Decoder(Adapter).decode
@@ -40,7 +43,7 @@ class Service:
         self.queue = queue
         self._fetcher = fetcher
         self._encoders = ThreadPoolExecutor(_ENCODERS, thread_name_prefix="encode")
-        self._answers: set[Answer] = set()
+        self._answers: set[Answer | SoundAnswer] = set()
 
     async def answer(self, request: Request) -> None:
         """Answer one request to its end; cancelling it abandons its rows.
@@ -49,14 +52,10 @@ class Service:
             EngineError: it is refused or failed.
         """
         try:
-            task = decode_task(request.body)
+            answer = await (self._sound(request) if request.kind == "sound" else self._pictures(request))
         except msgspec.DecodeError as error:
             refuse(f"the task is malformed: {error}", None)
-        if not task.lora and request.model in self.adapters.names():
-            task.lora = [LoraChoice(name=request.model)]
-        call = await self._plan(task, request.kind)
         request.emit(Accepted())
-        answer = Answer(request, task, call, self.offer, self._encoders)
         self._answers.add(answer)
         try:
             self.queue.put(answer.rows)
@@ -64,6 +63,19 @@ class Service:
         finally:
             answer.abandon()
             self._answers.discard(answer)
+
+    async def _pictures(self, request: Request) -> Answer:
+        task = decode_task(request.body)
+        if not task.lora and request.model in self.adapters.names():
+            task.lora = [LoraChoice(name=request.model)]
+        call = await self._plan(task, request.kind)
+        return Answer(request, task, call, self.offer, self._encoders)
+
+    async def _sound(self, request: Request) -> SoundAnswer:
+        task = soundtask.decode_task(request.body)
+        call = soundcall.plan(task, self.offer)
+        assert self.offer.sound is not None, "else the task has been refused"
+        return SoundAnswer(request, task, call, self.offer.sound.rate, self._encoders)
 
     async def _plan(self, task: PictureTask, kind: str) -> Call:
         """Off the event loop where it is more than arithmetic: files of adapters are looked for, inputs resized."""
@@ -124,7 +136,7 @@ class _Stepped(msgspec.Struct, frozen=True):
 
 class _Finished(msgspec.Struct, frozen=True):
     row: Row
-    outcome: Drawn | EngineError
+    outcome: Outcome
 
 
 class Answer:
@@ -161,7 +173,7 @@ class Answer:
     def previewed(self, row: Row, number: int, picture: Pixels) -> None:
         self._tell(self._encoded(row, row.index, number, picture))
 
-    def finished(self, row: Row, outcome: Drawn | EngineError) -> None:
+    def finished(self, row: Row, outcome: Outcome) -> None:
         if isinstance(outcome, Drawn):
             for part, picture in enumerate(outcome.pictures):
                 self._tell(self._encoded(row, row.index * len(outcome.pictures) + part, -1, picture))

@@ -225,6 +225,8 @@ class Stepper:
 
 
 def _check(pipe: Any, offer: Offer) -> None:
+    if offer.sound is not None:
+        raise ValueError(f"--step-execution: it is for pictures, and {type(pipe).__name__} makes sound; remove it")
     if not denoisers(pipe):
         raise ValueError(f"--step-execution: {type(pipe).__name__} has no single denoiser; remove it")
     for mode in offer.modes.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.engines.base import EngineError
-from app.engines.diffusion.batching import Drawn, Row
+from app.engines.diffusion.batching import Drawn, Outcome, Row
 from app.engines.diffusion.call import Call, choose, plan
 from app.engines.diffusion.inputs import Inputs
 from app.engines.diffusion.lora import Adapters
@@ -23,7 +23,7 @@ class Recorder:
     def __init__(self, cancel_at: int = 0) -> None:
         self.steps: list[tuple[int, int]] = []
         self.previews: list[tuple[int, Pixels]] = []
-        self.outcome: Drawn | EngineError | None = None
+        self.outcome: Outcome | None = None
         self._cancel_at = cancel_at
 
     def started(self, row: Row) -> None:
@@ -37,7 +37,7 @@ class Recorder:
     def previewed(self, row: Row, number: int, picture: Pixels) -> None:
         self.previews.append((number, picture))
 
-    def finished(self, row: Row, outcome: Drawn | EngineError) -> None:
+    def finished(self, row: Row, outcome: Outcome) -> None:
         self.outcome = outcome
 
     @property

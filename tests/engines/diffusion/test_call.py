@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import diffusers
 import pytest
 from PIL import Image
 
@@ -140,9 +141,12 @@ def test_a_wrong_default_is_refused_at_the_start(defaults: dict[str, Any], said:
         offer_of(tiny_pipeline("sd"), default_sampling_params=defaults)
 
 
-def test_a_pipeline_that_makes_no_pictures_is_refused_at_the_start(tiny_pipeline: Pipelines) -> None:
-    with pytest.raises(ValueError, match="StableAudioPipeline makes audios"):
-        offer_of(tiny_pipeline("stableaudio"))
+def test_a_pipeline_that_makes_nothing_of_a_request_is_refused_at_the_start() -> None:
+    pipe = diffusers.DanceDiffusionPipeline.__new__(diffusers.DanceDiffusionPipeline)
+    with pytest.raises(
+        ValueError, match="DanceDiffusionPipeline makes audios; pipelines are served that make pictures"
+    ):
+        offer_of(pipe)
 
 
 def test_more_pixels_than_the_server_draws(tiny_pipeline: Pipelines) -> None:
