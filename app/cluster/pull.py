@@ -125,14 +125,16 @@ class _Producer:
     async def _next(self, arrived: asyncio.Queue[Piece]) -> tuple[int, zmq.Frame | None]:
         while True:
             try:
-                piece = await asyncio.wait_for(arrived.get(), self._heard + PATIENCE_S - time.monotonic())
+                async with asyncio.timeout(self._heard + PATIENCE_S - time.monotonic()):
+                    piece = await arrived.get()
             except TimeoutError:
-                if time.monotonic() >= self._heard + PATIENCE_S:
-                    self.lose(PullTimeoutError(f"the replica at {self._address} was silent for {PATIENCE_S:g} s"))
-            else:
-                if isinstance(piece, PullError):
-                    raise piece
-                return piece
+                if time.monotonic() < self._heard + PATIENCE_S:
+                    continue  # it sent pieces of other transfers
+                piece = PullTimeoutError(f"the replica at {self._address} was silent for {PATIENCE_S:g} s")
+                self.lose(piece)
+            if isinstance(piece, PullError):
+                raise piece
+            return piece
 
     def _on_message(self, frames: Frames) -> None:
         self._heard = time.monotonic()

@@ -174,6 +174,7 @@ class Client:
             logger.exception("request %s failed", request.request_id)
             request.emit(m.Failed(500, f"{type(error).__name__} in the engine; see the server's log"))
         finally:
+            request.task = None  # else the two hold each other, and what was mapped stays until they are collected
             self._forget(request)
 
     def _forget(self, request: ClientRequest) -> None:
@@ -209,7 +210,7 @@ class Client:
         if request is None or through is None:
             return
         request.use_tensors(through)
-        if request.task is not None and request.task.done():
+        if request.task is None:
             self._forget(request)
 
     def cancel_all(self) -> None:
@@ -231,7 +232,7 @@ class Client:
         if request is None:
             return
         request.add_credit(amount)
-        if request.task is not None and request.task.done():
+        if request.task is None:
             self._forget(request)
 
     def end_slow_readers(self, limit_s: float) -> None:

@@ -143,8 +143,7 @@ class StubEngine:
         if self._options.produces and request.kind == stubtensors.MAKE:
             return body.stub, partial(stubtensors.make, request, body.stub.tokens or 0, step)
         if self._options.consumes and request.kind == stubtensors.TAKE:
-            hands_on = self._options.produces
-            return body.stub, partial(stubtensors.take, request, body.stub.tokens, step, hands_on=hands_on)
+            return body.stub, partial(stubtensors.take, request, body.stub.tokens, step)
         return body.stub, partial(self._generate, request, body)
 
     async def _draw(self, request: Request, task: PictureTask, script: StubScript) -> None:
@@ -176,8 +175,8 @@ class StubEngine:
             await request.ready()
             self._load.steps += 1
             count += 1
-            for event in speaker.say(text):
-                request.emit(event)
+            for piece in speaker.say(text):
+                request.emit(piece)
         await self._misbehave(script, count)
         for event in (*speaker.finish(), speaker.usage(), m.Done()):
             request.emit(event)

@@ -23,13 +23,14 @@ _STRIDE = 977
 
 class TensorScript(msgspec.Struct, forbid_unknown_fields=True):
     """How many `rows` of how many numbers a frame has; the first one, the prompt, has `first_rows` if that is not 0.
-    `paced`: the producer waits until the next stage takes more.
+    `paced`: the producer waits until the next stage takes more. `hands_on`: who is handed a frame makes another of it.
     """
 
     rows: int = 1
     width: int = 8
     first_rows: int = 0
     paced: bool = False
+    hands_on: bool = False
 
 
 class _Body(msgspec.Struct):
@@ -64,12 +65,13 @@ async def make(request: Request, frames: int, step: Step) -> None:
     _finish(request, frames)
 
 
-async def take(request: Request, limit: int | None, step: Step, *, hands_on: bool) -> None:
-    """Say "number:rowsxwidth " of each frame, at most `limit` of them, and make another one of it if it `hands_on`.
+async def take(request: Request, limit: int | None, step: Step) -> None:
+    """Say "number:rowsxwidth " of each frame, at most `limit` of them.
 
     Raises:
         AssertionError: a frame is not what was made, or not the next one.
     """
+    hands_on = msgspec.json.decode(request.body, type=_Body).tensors.hands_on
     count = 0
     while count != limit and (tensors := await request.next_tensors()) is not None:
         await step(count)
