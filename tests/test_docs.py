@@ -15,6 +15,7 @@ import pytest
 from app.cli import cli
 from app.console.helptext import USAGE
 from app.console.options import typed_values
+from app.console.plan import graph
 from app.settings.flags import by_key, flags
 from app.settings.resolve import examine
 
@@ -46,6 +47,13 @@ def other_commands() -> Iterator[str]:
                 yield line.strip()
 
 
+FILES = {
+    name: block
+    for page in PAGES
+    for name, block in re.findall(r"```yaml\n# (\S+\.yaml)\n(.*?)```", page.read_text(), re.DOTALL)
+}
+"""The deploy files of the documentation that begin with their names."""
+
 COMMANDS = [line for line in shell_lines() if _COMMAND.fullmatch(line)]
 MENTIONED = sorted(set(other_commands()))
 
@@ -75,6 +83,8 @@ def test_commands_resolve(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     name, *arguments = words[words.index("omni-app") + 1 :]
     params = cli.commands[name].make_context(name, arguments).params
     monkeypatch.chdir(tmp_path)
+    for file, content in FILES.items():
+        Path(file).write_text(content)
     examine({**typed_values(params), "model": params["model"] or params["model_flag"]}, variables, source="flag")
 
 
@@ -88,6 +98,13 @@ def test_deploy_files_and_strategies_are_accepted(tmp_path: Path) -> None:
         file.write_text(block)
         kind = "strategy_config" if block.startswith("strategies:") else "deploy_config"
         examine({"model": str(tmp_path), kind: str(file)}, {})
+
+
+def test_the_drawing_of_a_pipeline_is_what_config_prints(tmp_path: Path) -> None:
+    file = tmp_path / "talking.yaml"
+    file.write_text(FILES["talking.yaml"])
+    page = (ROOT / "docs" / "pipelines.md").read_text()
+    assert [line for line in graph(examine({"deploy_config": str(file)}, {}).settings) if line not in page] == []
 
 
 def test_the_granian_line_of_the_readme_is_the_one_that_is_tested() -> None:
