@@ -36,6 +36,11 @@ _COMMON = {
     "stop": Schema(one_of=[_string, Schema(type=OpenAPIType.ARRAY, items=_string)]),
 }
 
+_AUDIO = Schema(
+    type=OpenAPIType.OBJECT,
+    properties={"voice": _string, "format": _string},
+    description="How the answer is spoken, where `modalities` have audio",
+)
 _CONTENT = Schema(one_of=[_string, Schema(type=OpenAPIType.ARRAY, items=Schema(type=OpenAPIType.OBJECT))])
 _MESSAGE = Schema(type=OpenAPIType.OBJECT, required=["role"], properties={"role": _string, "content": _CONTENT})
 
@@ -58,7 +63,12 @@ class ChatOperation(Operation):
     def __post_init__(self) -> None:
         self.request_body = _body(
             "messages",
-            {"messages": Schema(type=OpenAPIType.ARRAY, items=_MESSAGE), "max_completion_tokens": _integer},
+            {
+                "messages": Schema(type=OpenAPIType.ARRAY, items=_MESSAGE),
+                "max_completion_tokens": _integer,
+                "modalities": Schema(type=OpenAPIType.ARRAY, items=_string, description="text (default), audio, image"),
+                "audio": _AUDIO,
+            },
             {"messages": [{"role": "user", "content": "What is the capital of France?"}]},
         )
 
