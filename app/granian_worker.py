@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.signals import STOP_SIGNALS, on_repeated_signal, request_shutdown, stop_requested
+from app.signals import STOP_SIGNALS, on_repeated_signal, request_shutdown, stop_requested, tell_server
 
 logger = logging.getLogger("app.server")
 
@@ -99,8 +99,8 @@ class GranianSignals:
         def fire_once() -> None:
             if not self._fired:
                 self._fired = True
-                event.set()
                 request_shutdown()
+                tell_server(event.set)
 
         for signum in STOP_SIGNALS:
             loop.add_signal_handler(signum, fire_once)

@@ -25,6 +25,8 @@ _chained: dict[signal.Signals, Any] = {}
 _requested = False
 _received: dict[int, float] = {}
 _on_repetition: list[Callable[[], None]] = []
+_holds = 0
+_held_back: list[Callable[[], None]] = []
 
 
 class Shutdown:
@@ -93,6 +95,33 @@ def on_repeated_signal(callback: Callable[[], None]) -> None:
     signals are one request.
     """
     _on_repetition.append(callback)
+
+
+@contextmanager
+def hold_stop() -> Iterator[None]:
+    """For what a server cuts off as soon as it stops, while it waits for everything else (WebSockets of Granian's).
+
+    The server is told of a stop when the last such block has ended. Those who wait for a Shutdown are told at once, so
+    the block has to end in time by itself. For code on the event loop.
+    """
+    global _holds
+    _holds += 1
+    try:
+        yield
+    finally:
+        _holds -= 1
+        if not _holds:
+            callbacks, _held_back[:] = _held_back[:], []
+            for callback in callbacks:
+                callback()
+
+
+def tell_server(callback: Callable[[], None]) -> None:
+    """Call `callback`, which stops the server, now or when nothing holds it any more."""
+    if _holds:
+        _held_back.append(callback)
+    else:
+        callback()
 
 
 def stop_requested() -> bool:

@@ -14,11 +14,13 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from app.protocol.errors import ApiError
 from app.routes.errors import internal_error
 from app.routes.trace import conclude, trace_of
+from app.signals import hold_stop
 
 logger = logging.getLogger("app.routes")
 
 INTERNAL_ERROR = 1011
 POLICY = 1008
+TRY_AGAIN = 1013
 _ERROR = "omni.error"
 
 
@@ -53,7 +55,8 @@ async def guarded(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> N
         await send(message)
 
     try:
-        await app(scope, receive, send_translated)
+        with hold_stop():
+            await app(scope, receive, send_translated)
     finally:
         conclude(scope, "WEBSOCKET", trace)
 
@@ -77,7 +80,8 @@ def _log(scope: Scope, request_id: str) -> None:
 async def deny(error: ApiError, scope: Scope, send: Send) -> None:
     """Refuse a WebSocket that has not been accepted; servers that cannot send a response make a 403 of it."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
-        close: Any = {"type": "websocket.close", "code": POLICY, "reason": str(error)[:120]}
+        code = TRY_AGAIN if error.status == 503 else POLICY
+        close: Any = {"type": "websocket.close", "code": code, "reason": str(error)[:120]}
         await send(close)
         return
     headers: Iterable[tuple[str, str]] = {"Content-Type": "application/json", **error.headers}.items()
