@@ -17,7 +17,7 @@ import pytest
 from app.engines.stubspeech import ramp
 from tests.compat.wire import CHAT, JSON
 from tests.hearing import transcribe
-from tests.servers import ROOT, Server, start_server
+from tests.servers import ROOT, Server
 
 ASK: list[Any] = [{"role": "user", "content": "one two three four five"}]
 FRAME = 4800
@@ -111,39 +111,29 @@ SENTENCE = "The museum is closed on Monday, but open on all other days."
 REPEAT: list[Any] = [{"role": "user", "content": f"Repeat this sentence, word for word: {SENTENCE}"}]
 
 
-@pytest.fixture(scope="module")
-def demo() -> Iterator[openai.OpenAI]:
-    """SmolLM2 and the voice of hibari-tts."""
-    with start_server(("omni-app", "serve", "demo", "--port", "{port}", "--workers", "2")) as server:
-        server.wait_ready(180)
-        with openai.OpenAI(api_key="none", base_url=f"{server.url}/v1", max_retries=0, timeout=120) as client:
-            yield client
-
-
-def test_the_demo_says_what_it_writes(demo: openai.OpenAI) -> None:
+def test_the_demo_says_what_it_writes(demo: Server) -> None:
     asked: dict[str, Any] = {"model": "demo", "messages": REPEAT, "temperature": 0, "max_completion_tokens": 40}
     heard = {"modalities": ["text", "audio"], "audio": {"voice": "heart", "format": "wav"}}
-    text = demo.chat.completions.create(**asked).choices[0].message.content
-    message = demo.chat.completions.create(**asked, **heard).choices[0].message
+    with openai.OpenAI(api_key="none", base_url=f"{demo.url}/v1", max_retries=0, timeout=120) as client:
+        complete = client.chat.completions.create
+        text = complete(**asked).choices[0].message.content
+        message = complete(**asked, **heard).choices[0].message
+        chunks = list(complete(**asked, **heard, stream=True))
     assert message.audio is not None
     assert message.content == message.audio.transcript == text
     sound = b64decode(message.audio.data, validate=True)
-    chunks = list(demo.chat.completions.create(**asked, **heard, stream=True))
     streamed = b64decode("".join(pieces(chunks)), validate=True)
     assert streamed[44:] == sound[44:], "streamed and whole are not the same samples"
     assert "museum" in transcribe(sound).lower()
 
 
-def test_the_examples_of_the_documentation(
-    demo: openai.OpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_of_the_documentation(demo: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "audio_chat.md").read_text()
-    base = str(demo.base_url).removesuffix("/v1/")
     commands = re.findall(r"-d '(.*?)'", page, re.DOTALL)
-    answers = [httpx.post(base + CHAT, content=body, headers=JSON, timeout=120) for body in commands]
+    answers = [httpx.post(demo.url + CHAT, content=body, headers=JSON, timeout=120) for body in commands]
     assert [answer.status_code for answer in answers] == [200, 200]
     assert answers[0].json()["choices"][0]["message"]["audio"]["transcript"]
     [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    exec(compile(example.replace("http://127.0.0.1:8091", base), "audio_chat.md", "exec"), {})
+    exec(compile(example.replace("http://127.0.0.1:8091", demo.url), "audio_chat.md", "exec"), {})
     assert transcribe((tmp_path / "hello.mp3").read_bytes())
