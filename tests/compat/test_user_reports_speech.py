@@ -10,10 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from app.media.soundfile import SoundEncoder
 from app.protocol.speech import CONTENT_TYPES
 from app.protocol.speechtask import SpeechFormat
 from tests.servers import Server
-from tests.sounds import decode
+from tests.sounds import decode, melody
 
 PATH = "/v1/audio/speech"
 FORMATS = list(CONTENT_TYPES)
@@ -76,10 +77,48 @@ def test_110_all_of_openais_range_reaches_a_model_that_has_it(speaking_stub: Ser
         assert len(answer.content) // 2 == int(RATE * 0.2 / speed)
 
 
-def test_112_the_same_recording_under_two_names(speaking_stub: Server) -> None:
-    recording = {"ref_audio": "data:audio/wav;base64,AAAA", "ref_text": "hi", "response_format": "pcm"}
-    answers = [speak(speaking_stub, voice=name, **recording) for name in ("a", "b", "a")]
-    assert [answer.status_code for answer in answers] == [200] * 3
+@pytest.fixture(scope="module")
+def recording() -> str:
+    """Two seconds of sound as a data URL."""
+    content = SoundEncoder("wav", RATE, streamed=False)
+    file = content.push(melody(2 * RATE)) + content.finish()
+    return "data:audio/wav;base64," + base64.b64encode(file).decode()
+
+
+def test_112_the_same_recording_under_two_names(imitator: Server, recording: str) -> None:
+    fields = {"input": "Hi.", "ref_audio": recording, "ref_text": "hello there", "response_format": "pcm"}
+    first, second, again = (speak(imitator, voice=name, **fields) for name in ("a", "b", "a"))
+    assert len(first.content) > 0
+    assert first.content == second.content == again.content, "the name is only a name"
+    assert imitator.answers("/health")
+
+
+FORBIDDEN = [
+    "/etc/passwd",
+    "etc/passwd",
+    "file:///etc/passwd",
+    "file:///proc/self/environ",
+    "http://169.254.169.254/",
+    "http://127.0.0.1:{port}/health",
+    "http://localhost:{port}/health",
+    "http://[::1]:{port}/health",
+    "ftp://example.org/a.wav",
+    "data:audio/wav;base64,AAAA",
+    "data:,",
+    "x" * 10_000,
+]
+
+
+@pytest.mark.parametrize("url", FORBIDDEN, ids=lambda url: url[:40])
+def test_115_no_file_and_no_host_of_ours_is_read(imitator: Server, url: str) -> None:
+    fields = {"ref_audio": url.replace("{port}", str(imitator.port)), "ref_text": "hi"}
+    answer = speak(imitator, **fields)
+    assert refused(answer, "ref_audio"), answer.text
+    assert "root:" not in answer.text
+    batch = {"items": [{"input": "x", **fields}]}
+    error = httpx.post(f"{imitator.url}{PATH}/batch", json=batch, timeout=60).json()["error"]
+    assert error["param"] == "items[0].ref_audio"
+    assert imitator.answers("/health")
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}])

@@ -283,9 +283,7 @@ async def test_refused(client: httpx.AsyncClient, served: Served, param: str, fi
     assert served.orchestrator.submitted == []
 
 
-@pytest.mark.parametrize(
-    ("field", "hint"), [("voise", "voice"), ("task_type", "ref_audio"), ("text", "input")]
-)
+@pytest.mark.parametrize(("field", "hint"), [("voise", "voice"), ("task_type", "ref_audio"), ("text", "input")])
 async def test_what_to_do_instead_is_said(client: httpx.AsyncClient, field: str, hint: str) -> None:
     answer = await client.post(PATH, json={"input": "x", field: "y"})
     assert hint in answer.json()["error"]["message"]
