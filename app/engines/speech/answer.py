@@ -22,7 +22,7 @@ _SEEDS = 1 << 63
 
 
 class Answer:
-    """The events of one request. `speaking` and `waiting` tell what its current sentence does.
+    """The events of one request. `waiting`: a sentence of it is in the threads' line.
 
     A request has one sentence at a time in the threads' line, so requests take turns, however long their texts are.
     """
@@ -34,21 +34,23 @@ class Answer:
         manner: Manner,
         synthesizer: Synthesizer,
         threads: ThreadPoolExecutor,
+        busy: set[Answer],
         seed: int,
         tick: Callable[[], None],
     ) -> None:
-        """`tick` is called for every sign of life, on any thread.
+        """It is in `busy` while a sentence of it is spoken. `tick` is called for every sign of life, on any thread.
 
         Raises:
             EngineError: 400, the manner asks for what the model has not.
         """
-        self.speaking = self.waiting = False
+        self.waiting = False
         self._request = request
         self._task = task
         self._manner = manner
         self._synthesizer = synthesizer
         self._speaker: Speaker = synthesizer.begin(manner)
         self._threads = threads
+        self._busy = busy
         self._seed = seed
         self._tick = tick
         self._loop = asyncio.get_running_loop()
@@ -92,14 +94,15 @@ class Answer:
     # ------------------------------------------------------------------------------------------------ engine's threads
 
     def _speak(self, text: str) -> None:
-        self.waiting, self.speaking = False, True
+        self.waiting = False
+        self._busy.add(self)
         try:
             seed = (self._seed + self._sentences) % _SEEDS
             self._sentences += 1
             for samples in self._speaker.speak(text, seed, self._step):
                 self._encode(samples)
         finally:
-            self.speaking = False
+            self._busy.discard(self)
 
     def _step(self) -> None:
         self._tick()

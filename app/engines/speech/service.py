@@ -53,6 +53,7 @@ class Service:
         self._patience_s = patience_s
         self._threads = ThreadPoolExecutor(self.slots, "speech", _same_number_of_threads())
         self._answers: set[Answer] = set()
+        self._busy: set[Answer] = set()
         self._steps = 0
 
     async def answer(self, request: Request) -> None:
@@ -68,7 +69,7 @@ class Service:
         reference = await self._reference(task.sample) if task.sample else None
         manner = judge(task, self.card, self._synthesizer.sampling, self._defaults, reference)
         seed = _SEED if task.seed is None else task.seed
-        answer = Answer(request, task, manner, self._synthesizer, self._threads, seed, self._tick)
+        answer = Answer(request, task, manner, self._synthesizer, self._threads, self._busy, seed, self._tick)
         request.emit(Accepted())
         self._answers.add(answer)
         try:
@@ -102,12 +103,11 @@ class Service:
         return msgspec.json.encode(VoiceReport(0.0 if recording is None else len(recording) / self.card.sample_rate))
 
     def load(self) -> Load:
-        """Requests of which a sentence is being spoken or waits for its turn, and the signs of life so far.
+        """Requests of which a sentence is being spoken, also where nobody wants it any more, or waits for its turn.
 
         Those that wait for text, or for their client to read, are neither: nothing can be expected of them.
         """
-        running = sum(answer.speaking for answer in self._answers)
-        return Load(running, sum(answer.waiting for answer in self._answers), self._steps)
+        return Load(len(self._busy), sum(answer.waiting for answer in self._answers), self._steps)
 
     def _tick(self) -> None:
         self._steps += 1

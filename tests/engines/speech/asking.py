@@ -41,6 +41,11 @@ class Asked:
         """None: there is no more."""
         self._inputs.put_nowait(text.encode() if isinstance(text, str) else text)
 
+    @property
+    def unread(self) -> int:
+        """Appended texts that nobody has asked for yet."""
+        return self._inputs.qsize()
+
     async def next_input(self) -> bytes | None:
         return await self._inputs.get()
 

@@ -1,0 +1,84 @@
+"""The demo's voice speaks for real."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hibari import Hibari
+
+from app.engines.base import EngineError
+from app.engines.speech.engine import SpeechEngine
+from app.protocol.speechtask import SpeechCard
+from tests.engines.speech.asking import TEXT, ask, details, started, task
+
+RATE = 24_000
+
+
+async def test_what_the_stage_tells_of_itself() -> None:
+    async with started() as engine:
+        told = engine.capabilities  # type: ignore[attr-defined]
+    assert (told.tasks, told.input_modalities, told.output_modalities) == (["speech"], ["text"], ["audio"])
+    card = msgspec.json.decode(told.card, type=SpeechCard)
+    assert (card.family, card.voices, card.default_voice, card.sample_rate) == ("hibari", ["heart"], "heart", RATE)
+    assert (card.cloning, card.speeds, card.languages) == ([], [0.25, 2.0], ["en"])
+
+
+async def test_it_sounds_like_speech(demo: SpeechEngine) -> None:
+    sound = (await ask(demo, task())).samples / 32768
+    assert 4 < len(sound) / RATE < 9  # 84 characters
+    assert 0.1 < np.abs(sound).max() < 1
+    power = np.abs(np.fft.rfft(sound)) ** 2
+    hertz = np.fft.rfftfreq(len(sound), 1 / RATE)
+    assert power[(hertz > 80) & (hertz < 4000)].sum() > 0.9 * power.sum()
+    loudness = np.sqrt((sound[: len(sound) // 480 * 480].reshape(-1, 480) ** 2).mean(1))
+    assert (loudness > 0.01).mean() > 0.5  # of frames of 20 ms; the others are pauses
+    assert (loudness < 0.001).any()
+
+
+async def test_it_says_what_the_wheel_says(demo: SpeechEngine) -> None:
+    stock = Hibari()("The first sentence is short.", seed=7)
+    heard = await ask(demo, task("The first sentence is short."))
+    np.testing.assert_array_equal(heard.samples, np.rint(np.clip(stock, -1, 1) * 32767).astype("<i2"))
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.5, 2.0])
+async def test_speed_is_real(demo: SpeechEngine, speed: float) -> None:
+    usual, changed = await ask(demo, task()), await ask(demo, task(speed=speed))
+    assert len(changed.samples) * speed == pytest.approx(len(usual.samples), rel=0.1)
+
+
+async def test_equal_seeds_are_equal_sounds_and_others_are_not(demo: SpeechEngine) -> None:
+    first, again, other = [await ask(demo, task(seed=seed)) for seed in (1, 1, 2)]
+    assert first.file == again.file
+    assert first.file != other.file
+    unsaid, again = [await ask(demo, task(seed=None)) for _ in range(2)]
+    assert unsaid.file == again.file
+    assert (await ask(demo, task(seed=-5))).file  # any integer is a seed
+
+
+async def test_usage_counts_phonemes_and_pieces_of_50_ms(demo: SpeechEngine) -> None:
+    asked = await ask(demo, task())
+    usage = asked.usage
+    seconds = len(asked.samples) / RATE
+    assert usage.completion_tokens == int(np.ceil(seconds * 20))
+    assert len(TEXT) * 0.6 < usage.prompt_tokens < len(TEXT) * 1.5
+    assert details(usage) == {
+        "prompt_tokens_details": {"text_tokens": usage.prompt_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {"text_tokens": 0, "audio_tokens": usage.completion_tokens},
+    }
+
+
+async def test_a_long_text_takes_as_long_as_its_sentences(demo: SpeechEngine) -> None:
+    """None is cut or hurried: 4096 characters are more than any model says at once."""
+    sentence = "This is one sentence of a long text that nobody will ever want to hear to its end. "
+    count = 4096 // len(sentence)
+    whole = await ask(demo, task(sentence * count))
+    one = await ask(demo, task(sentence))
+    assert len(whole.samples) == pytest.approx(len(one.samples) * count, rel=0.001)
+
+
+async def test_a_text_in_letters_that_it_does_not_know_is_refused(demo: SpeechEngine) -> None:
+    with pytest.raises(EngineError, match="another language") as caught:
+        await ask(demo, task("你好"))
+    assert (caught.value.failed.status, caught.value.failed.param) == (400, "input")
