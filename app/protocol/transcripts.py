@@ -9,8 +9,8 @@ import msgspec
 
 from app.cluster.messages import AnyEvent, Delta, Done, Usage
 
-MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
-"""Of the formats that are no JSON."""
+MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip; charset=utf-8", "vtt": "text/vtt"}
+"""Of the formats that are no JSON. Litestar adds the charset to those of text."""
 
 
 class _Segment(msgspec.Struct):

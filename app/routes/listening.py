@@ -99,7 +99,7 @@ def _delivery(asked: Asked) -> Delivery:
         kind = MEDIA_TYPES.get(asked.response_format)
         if kind is None:
             return document
-        return Response(written(document, asked.response_format), media_type=f"{kind}; charset=utf-8")
+        return Response(written(document, asked.response_format), media_type=kind)
 
     async def frames(stream: AnswerStream) -> AsyncIterator[bytes]:
         writer = TranscriptEvents()
