@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import warnings
 
 _LOGGERS = (
     "torchao",  # kernels that were built for another Python or for GPUs do not load on this machine
     "torch.utils._pytree",  # of torchao's enumerations
     "diffusers.quantizers.torchao.torchao_quantizer",  # of checkpoints that torchao of this version cannot have written
     "transformers.utils.import_utils",  # images are prepared by Pillow where torchvision does not import
+    "vllm.triton_utils.importing",  # Triton, which the CPU engine never uses, has no kernels for CPUs
 )
 
 
@@ -16,3 +18,6 @@ def silence() -> None:
     """Let these loggers tell errors only. Call it before the libraries are imported."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings(
+        "ignore", r"`torch\.distributed\.reduce_op` is deprecated", FutureWarning
+    )  # vLLM looks at it

@@ -7,6 +7,7 @@ PROGRAM = """
 from app.engines import noise
 noise.silence()
 import torchao
+import vllm.triton_utils
 from diffusers import StableDiffusionPipeline
 from transformers import CLIPImageProcessor
 """
