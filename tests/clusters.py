@@ -175,11 +175,12 @@ def exchange(refs: RefStore | None = None) -> Exchange:
 
 def held_refs(pid: int) -> list[str]:
     """The names of what a process holds for others."""
-    directory = Path(f"/proc/{pid}/fd")
-    with suppress(FileNotFoundError):  # a descriptor may close meanwhile
-        links = [os.readlink(entry) for entry in directory.iterdir()]
-        return [link for link in links if link.startswith("/memfd:omni-")]
-    return held_refs(pid) if directory.exists() else []
+    links = []
+    with suppress(FileNotFoundError):  # the process has ended
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                links.append(os.readlink(entry))
+    return [link for link in links if link.startswith("/memfd:omni-")]
 
 
 def alive(pid: int) -> bool:

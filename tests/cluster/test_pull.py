@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 from collections.abc import AsyncIterator
 
 import pytest
@@ -19,6 +18,7 @@ from app.cluster.transport import Authenticator, Channel, Frames, bind, new_cont
 from tests.clusters import TOKEN, eventually, peer
 
 LARGE = 12 * PIECE + 3
+_PATTERN = bytes(range(251)) * 997  # no two pieces are equal
 
 
 class Producer:
@@ -39,7 +39,7 @@ class Producer:
 
     def hold(self, size: int) -> Ref:
         """A ref that only its name is true of: who would map it would find nothing."""
-        ref = self.refs.hold(b"c", "r", random.Random(size).randbytes(size))
+        ref = self.refs.hold(b"c", "r", (_PATTERN * (size // len(_PATTERN) + 1))[:size])
         assert ref is not None
         return Ref(1, 99_999, ref.name, ref.size)
 
