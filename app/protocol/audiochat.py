@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from app.protocol.errors import ApiError, invalid
+from app.protocol.fields import FieldDecoder
 from app.protocol.generation import StreamOptions, UsageMode
-from app.protocol.imagefields import FieldDecoder
 from app.protocol.speech import Manner, manner_task
 from app.protocol.speechtask import SpeechFormat, SpeechTask
 from app.protocol.stageparams import Params, StageParams, merged, params_of

@@ -26,6 +26,36 @@ _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
 _QUALITY_STEPS = {"low": 0.5, "high": 1.5, "hd": 1.5}
 """By which part of its usual steps a picture is drawn."""
 
+REFUSED = {
+    "style": "describe the style in the prompt",
+    "complexity": "it steers a model of OpenAI's",
+    "frame_count": "pictures do not move here",
+    "frame_duration_ms": "pictures do not move here",
+    "svg": "pictures are made of pixels",
+    "markup": "draw into the picture, or send a mask",
+    "file_id": "this server keeps no files of clients; send a URL or a data URL",
+    "vae_use_slicing": "it is set for the whole server (--vae-use-slicing)",
+    "vae_use_tiling": "it is set for the whole server (--vae-use-tiling)",
+    "generator_device": "noise is drawn on the CPU, so that a seed gives one picture on every device",
+    "num_frames": "it belongs to videos",
+    "width": "write it as size, WIDTHxHEIGHT",
+    "height": "write it as size, WIDTHxHEIGHT",
+    "cfg_scale": "its name on this route is true_cfg_scale",
+    "num_outputs_per_prompt": "its name on this route is n",
+    "num_images_per_prompt": "its name here is n",
+    "steps": "its name here is num_inference_steps",
+    "guidance": "its name here is guidance_scale",
+    "extra_args": "its name here is extra_params",
+    "extra_body": "clients put its members at the root of the body",
+    "reference_image": "send it as one more image",
+    "bot_task": "it belongs to a pipeline of several stages",
+    "sys_type": "it belongs to a pipeline of several stages",
+    "system_prompt": "it belongs to a pipeline of several stages",
+    "use_system_prompt": "it belongs to a pipeline of several stages",
+    "return_stage_metrics": "/metrics has them",
+}
+"""Fields that clients of OpenAI's or vllm-omni's send, and why they are refused where a route does not have them."""
+
 OutputFormat = Literal["png", "jpeg", "jpg", "webp", "avif"]
 Quality = Literal["auto", "low", "medium", "high", "standard", "hd"]
 Background = Literal["auto", "opaque", "transparent"]

@@ -37,7 +37,7 @@ class PictureTask(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     `n` pictures with the seeds seed, seed + 1, ...; `width` and `height` in pixels. `extra` are further arguments of
     the pipeline's call. `compression` (0..100) is the quality of JPEG, WebP and AVIF, and 100 minus the effort for PNG.
-    `previews` pictures are sent while it is drawn, and with `progress` its steps. `base64`: Picture.data comes in base64.
+    `previews` pictures are sent while it is drawn, and with `progress` its steps. `base64`: Picture.data is in base64.
     """
 
     prompt: str = ""

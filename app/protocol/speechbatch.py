@@ -9,7 +9,7 @@ import msgspec
 
 from app.cluster.messages import Usage
 from app.protocol.errors import ApiError, ErrorObject, invalid
-from app.protocol.imagefields import FieldDecoder
+from app.protocol.fields import FieldDecoder
 from app.protocol.speech import REFUSED, VOICE_FIELDS, Manner
 from app.protocol.speechanswers import usage_object
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from app.protocol.errors import ApiError, ErrorObject, unsupported
-from app.protocol.imagefields import FieldDecoder
+from app.protocol.fields import FieldDecoder
 from app.protocol.speech import REFUSED, Manner, speech_task
 from app.protocol.speechtask import SpeechTask
 from app.settings.problems import did_you_mean

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from litestar import Litestar, Request
 from litestar.exceptions import InternalServerException
 
+from app.protocol.decoding import BodyDecoder
 from app.protocol.errors import ApiError
 from app.routes.errors import ClientGoneError, shutting_down
 from app.routes.state import draining, settings, uploads
+
+T = TypeVar("T")
+
+_LARGE = 1 << 18
+"""Bytes of a body that takes long enough to decode for other requests to notice."""
 
 
 async def json_body(request: Request[Any, Any, Any]) -> bytes:
@@ -22,6 +28,15 @@ async def json_body(request: Request[Any, Any, Any]) -> bytes:
     """
     _require_json(request)
     return await read_body(request)
+
+
+async def decode_body(decoder: BodyDecoder[T], body: bytes) -> T:
+    """The body as the decoder's struct; a large one (pictures as data URLs) is decoded beside the event loop.
+
+    Raises:
+        ApiError: 400, as BodyDecoder.decode.
+    """
+    return decoder.decode(body) if len(body) < _LARGE else await asyncio.to_thread(decoder.decode, body)
 
 
 async def read_body(request: Request[Any, Any, Any]) -> bytes:

@@ -8,16 +8,17 @@ import time
 import zipfile
 from collections.abc import AsyncIterator, Collection
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from litestar import Request, Response, post
 
 from app.cluster.messages import Picture
 from app.protocol.errors import ApiError
+from app.protocol.fields import FieldDecoder
 from app.protocol.imageanswers import Collected, ImageEvents, Setting
-from app.protocol.imagefields import FieldDecoder
 from app.protocol.images import (
+    REFUSED,
     EditRequest,
     GenerationRequest,
     ImageRequest,
@@ -31,7 +32,7 @@ from app.protocol.images import (
 from app.protocol.models import served_name
 from app.protocol.pictures import PictureSource, PictureTask, encode_task
 from app.protocol.sse import named_error_frame
-from app.routes.body import json_body, media_type
+from app.routes.body import decode_body, json_body, media_type
 from app.routes.files import MEDIA_TYPES, link_to
 from app.routes.imagedocs import EditOperation, GenerationOperation, VariationOperation
 from app.routes.multipart import Part, read_form, require_form
@@ -42,14 +43,10 @@ from app.routes.submission import Delivery, Submission, refuse_while_stopping, r
 if TYPE_CHECKING:
     from app.pipeline.request import AnswerStream
 
-T = TypeVar("T")
+_generation = FieldDecoder(GenerationRequest, REFUSED)
+_edit = FieldDecoder(EditRequest, REFUSED)
+_variation = FieldDecoder(VariationRequest, REFUSED)
 
-_generation = FieldDecoder(GenerationRequest)
-_edit = FieldDecoder(EditRequest)
-_variation = FieldDecoder(VariationRequest)
-
-_LARGE = 1 << 18
-"""Bytes of a body that takes long enough to decode for other requests to notice."""
 _INPUT = re.compile(r"(image|images|url)(\[\d*\])?", re.ASCII)
 _MASKS = ("mask", "mask_image")
 
@@ -124,15 +121,6 @@ async def draw(request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
     refuse_while_stopping(request)
     asked = await decode_body(_generation, body)
     return await _draw(request, "image", asked, checked_prompt(asked.prompt))
-
-
-async def decode_body(decoder: FieldDecoder[T], body: bytes) -> T:
-    """The body as the decoder's struct; a large one (pictures as data URLs) is decoded beside the event loop.
-
-    Raises:
-        ApiError: 400, as FieldDecoder.decode.
-    """
-    return decoder.decode(body) if len(body) < _LARGE else await asyncio.to_thread(decoder.decode, body)
 
 
 def usual_steps(request: Request[Any, Any, Any]) -> int | None:

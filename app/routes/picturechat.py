@@ -10,14 +10,15 @@ from litestar import Request, Response
 
 from app.cluster.messages import AnyEvent
 from app.protocol.chat import chat_answer, chat_writer
+from app.protocol.fields import FieldDecoder
 from app.protocol.generation import GenerationRequest, Identity
-from app.protocol.imagefields import FieldDecoder
-from app.protocol.images import check_inputs, picture_task
+from app.protocol.images import REFUSED, check_inputs, picture_task
 from app.protocol.models import served_name
 from app.protocol.picturechat import PictureChat, as_deltas, as_message
 from app.protocol.pictures import encode_task
 from app.protocol.sse import DONE, failed_ending
-from app.routes.images import decode_body, usual_steps
+from app.routes.body import decode_body
+from app.routes.images import usual_steps
 from app.routes.state import model_names
 from app.routes.submission import Delivery, Submission, refuse_while_stopping, respond
 from app.routes.trace import trace_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from app.pipeline.request import AnswerStream
 
 
-_decoder = FieldDecoder(PictureChat)
+_decoder = FieldDecoder(PictureChat, REFUSED)
 
 
 def draws(tasks: Collection[str]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from litestar import Request, Response, post
 
-from app.protocol.imagefields import FieldDecoder
+from app.protocol.fields import FieldDecoder
 from app.protocol.models import served_name
 from app.protocol.sounds import REFUSED, SoundRequest
 from app.protocol.soundtask import encode_task

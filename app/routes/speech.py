@@ -9,13 +9,12 @@ import msgspec
 from litestar import Litestar, Request, Response, post
 
 from app.protocol.errors import ApiError
-from app.protocol.imagefields import FieldDecoder
+from app.protocol.fields import FieldDecoder
 from app.protocol.models import served_name
 from app.protocol.speech import CONTENT_TYPES, REFUSED, SpeechRequest, speech_task
 from app.protocol.speechanswers import RATE_HEADER, USAGE_HEADER, Sound, SpeechEvents, failed_events, usage_object
 from app.protocol.speechtask import SpeechFormat, SpeechTask, encode_task
-from app.routes.body import json_body
-from app.routes.images import decode_body
+from app.routes.body import decode_body, json_body
 from app.routes.openapi import ERRORS
 from app.routes.speechdocs import SpeechOperation
 from app.routes.sse import Headers

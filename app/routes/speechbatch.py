@@ -9,14 +9,13 @@ import msgspec
 from litestar import Request, Response, post
 
 from app.protocol.errors import ApiError
-from app.protocol.imagefields import FieldDecoder
+from app.protocol.fields import FieldDecoder
 from app.protocol.models import served_name
 from app.protocol.speech import CONTENT_TYPES, speech_task
 from app.protocol.speechanswers import Sound
 from app.protocol.speechbatch import REFUSED_HERE, BatchRequest, Result, Spoken, decode_item, encode_results
 from app.protocol.speechtask import encode_task
-from app.routes.body import json_body
-from app.routes.images import decode_body
+from app.routes.body import decode_body, json_body
 from app.routes.openapi import ERRORS
 from app.routes.speech import silent, with_uploaded_voice
 from app.routes.speechdocs import BatchOperation

@@ -18,7 +18,7 @@ from app.media.errors import MediaError
 from app.media.soundtypes import sound_type
 from app.pipeline.connection import ReplicaLostError, api_error
 from app.protocol.errors import ApiError, invalid
-from app.protocol.imagefields import FieldDecoder
+from app.protocol.fields import FieldDecoder
 from app.protocol.speechtask import SpeechCard, VoiceSample, encode_sample
 from app.protocol.voices import (
     MAX_SAMPLE,

@@ -9,12 +9,20 @@ import msgspec
 import pytest
 
 from app.protocol.errors import ApiError, ErrorObject
-from app.protocol.imagefields import REFUSED, FieldDecoder
-from app.protocol.images import Controls, EditRequest, GenerationRequest, VariationRequest, check_inputs, picture_task
+from app.protocol.fields import FieldDecoder
+from app.protocol.images import (
+    REFUSED,
+    Controls,
+    EditRequest,
+    GenerationRequest,
+    VariationRequest,
+    check_inputs,
+    picture_task,
+)
 from app.protocol.pictures import PictureSource, PictureTask
 
-_generation = FieldDecoder(GenerationRequest)
-_edit = FieldDecoder(EditRequest)
+_generation = FieldDecoder(GenerationRequest, REFUSED)
+_edit = FieldDecoder(EditRequest, REFUSED)
 
 
 def task(usual: int | None = None, /, **fields: Any) -> PictureTask:
@@ -260,7 +268,7 @@ def test_a_form() -> None:
 
 def test_a_form_with_objects_in_parts() -> None:
     fields = {"lora[name]": "7", "lora[scale]": "0.5", "extra_params[eta]": "0.1", "extra_params[mode]": "fast"}
-    asked = FieldDecoder(VariationRequest).convert(fields | {"extra_params[on]": "true"})
+    asked = FieldDecoder(VariationRequest, REFUSED).convert(fields | {"extra_params[on]": "true"})
     [choice] = picture_task(asked, "").lora
     assert (choice.name, choice.scale) == ("7", 0.5)
     assert asked.extra_params == {"eta": 0.1, "mode": "fast", "on": True}

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from app.protocol.errors import ApiError
-from app.protocol.imagefields import FieldDecoder
-from app.protocol.images import GenerationRequest
+from app.protocol.fields import FieldDecoder
+from app.protocol.images import REFUSED, GenerationRequest
 from app.protocol.lora import lora_choices
 from app.protocol.pictures import LoraChoice
 
-_decoder = FieldDecoder(GenerationRequest)
+_decoder = FieldDecoder(GenerationRequest, REFUSED)
 
 
 def choices(lora: Any) -> list[LoraChoice]:

@@ -1,4 +1,4 @@
-"""Bodies of the routes that draw: JSON or form fields, judged strictly; what is refused is told with what to do."""
+"""Bodies that no engine judges: JSON or form fields, taken strictly; what is refused is told with what to do."""
 
 from __future__ import annotations
 
@@ -14,36 +14,6 @@ from app.protocol.errors import ApiError
 
 T = TypeVar("T")
 
-REFUSED = {
-    "style": "describe the style in the prompt",
-    "complexity": "it steers a model of OpenAI's",
-    "frame_count": "pictures do not move here",
-    "frame_duration_ms": "pictures do not move here",
-    "svg": "pictures are made of pixels",
-    "markup": "draw into the picture, or send a mask",
-    "file_id": "this server keeps no files of clients; send a URL or a data URL",
-    "vae_use_slicing": "it is set for the whole server (--vae-use-slicing)",
-    "vae_use_tiling": "it is set for the whole server (--vae-use-tiling)",
-    "generator_device": "noise is drawn on the CPU, so that a seed gives one picture on every device",
-    "num_frames": "it belongs to videos",
-    "width": "write it as size, WIDTHxHEIGHT",
-    "height": "write it as size, WIDTHxHEIGHT",
-    "cfg_scale": "its name on this route is true_cfg_scale",
-    "num_outputs_per_prompt": "its name on this route is n",
-    "num_images_per_prompt": "its name here is n",
-    "steps": "its name here is num_inference_steps",
-    "guidance": "its name here is guidance_scale",
-    "extra_args": "its name here is extra_params",
-    "extra_body": "clients put its members at the root of the body",
-    "reference_image": "send it as one more image",
-    "bot_task": "it belongs to a pipeline of several stages",
-    "sys_type": "it belongs to a pipeline of several stages",
-    "system_prompt": "it belongs to a pipeline of several stages",
-    "use_system_prompt": "it belongs to a pipeline of several stages",
-    "return_stage_metrics": "/metrics has them",
-}
-"""Fields that clients of OpenAI's or vllm-omni's send, and why they are refused where a route does not have them."""
-
 _OBJECTS = ("lora", "extra_params")
 """Fields that are objects: one JSON text in a form, or parts named lora[name]."""
 _MEMBER = re.compile(rf"({'|'.join(_OBJECTS)})\[(\w+)\]", re.ASCII)
@@ -52,7 +22,7 @@ _MEMBER = re.compile(rf"({'|'.join(_OBJECTS)})\[(\w+)\]", re.ASCII)
 class FieldDecoder(BodyDecoder[T]):
     """Decodes the body of one route; made once per route."""
 
-    def __init__(self, model: type[T], refused: Mapping[str, str] = REFUSED) -> None:
+    def __init__(self, model: type[T], refused: Mapping[str, str]) -> None:
         """`refused`: fields that clients send to routes like this one, and why they are refused here."""
         super().__init__(model)
         self._model = model
