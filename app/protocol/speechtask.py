@@ -69,7 +69,7 @@ class SpeechCard(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class VoiceReport(msgspec.Struct):
-    """The answer to the Call "check_voice" of a VoiceSample that can be imitated, in JSON; embeddings have 0 seconds."""
+    """The answer to the Call "check_voice" of a VoiceSample that can be imitated, in JSON. Embeddings: 0 seconds."""
 
     seconds: float
 
