@@ -24,14 +24,14 @@ def build(kind: str, directory: Path) -> Path:
     torch.manual_seed(0)
     pipe = KINDS[kind]()
     pipe.save_pretrained(directory)
-    if "processor" in pipe.components:
+    if isinstance(pipe.components.get("processor"), ImageProcessor):
         _name_stock_processor(directory / "model_index.json")
     return directory
 
 
 def open_pipeline(directory: Path, **arguments: Any) -> Any:
     """The pipeline in `directory` as diffusers itself loads it, without its progress bar."""
-    if (directory / "processor").is_dir():
+    if "Qwen2VLProcessor" in (directory / "model_index.json").read_text():
         arguments |= {"processor": ImageProcessor.from_pretrained(directory / "processor")}
     pipe = diffusers.DiffusionPipeline.from_pretrained(directory, local_files_only=True, **arguments)
     pipe.set_progress_bar_config(disable=True)
@@ -255,6 +255,60 @@ def stable_audio() -> Any:
     )
 
 
+def glm_image() -> Any:
+    """Its language model writes any of 64 picture tokens and no end, so that each picture has all that it needs."""
+    tokenizer, glyphs = tiny_text.glm_image_tokenizer(), transformers.ByT5Tokenizer()
+    template = "{% for message in messages %}{{ message['content'][0]['text'] }}{% endfor %}"
+    return diffusers.GlmImagePipeline(
+        tokenizer=glyphs,
+        processor=transformers.GlmImageProcessor(
+            transformers.GlmImageImageProcessorPil(patch_size=16, merge_size=1), tokenizer, chat_template=template
+        ),
+        text_encoder=tiny_text.t5_encoder(glyphs),
+        vision_language_encoder=transformers.GlmImageForConditionalGeneration(_glm_image_config(tokenizer)),
+        vae=_kl_autoencoder(latents_mean=[0.0] * 4, latents_std=[1.0] * 4),
+        transformer=diffusers.GlmImageTransformer2DModel(
+            in_channels=4,
+            out_channels=4,
+            num_layers=2,
+            attention_head_dim=8,
+            num_attention_heads=4,
+            text_embed_dim=32,
+            time_embed_dim=32,
+            condition_dim=8,
+            prior_vq_quantizer_codebook_size=64,
+        ),
+        scheduler=_dynamic_flow(),
+    )
+
+
+def _glm_image_config(tokenizer: Any) -> Any:
+    return transformers.GlmImageConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "vision_vocab_size": 64,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "eos_token_id": None,
+            "pad_token_id": 0,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [2, 1, 1],
+                "partial_rotary_factor": 1.0,
+            },
+        },
+        vision_config={"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "image_size": 64},
+        vq_config={"embed_dim": 16, "num_embeddings": 64, "latent_channels": 16},
+        image_token_id=tokenizer.convert_tokens_to_ids("<|image|>"),
+        image_start_token_id=0,
+        image_end_token_id=1,
+    )
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "sd": stable_diffusion,
     "sdxl": stable_diffusion_xl,
@@ -267,6 +321,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "wan": wan,
     "wan22": wan_two,
     "stableaudio": stable_audio,
+    "glmimage": glm_image,
 }
 
 _NOISE = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}

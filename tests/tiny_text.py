@@ -66,6 +66,20 @@ def qwen_tokenizer() -> Any:
     return tokenizer
 
 
+def glm_image_tokenizer() -> Any:
+    """GLM-Image's kind: the tokens between which the sizes of a picture stand, by name."""
+    names = {"image_token": "<|image|>", "grid_bos_token": "<|dit_start|>", "grid_eos_token": "<|dit_end|>"}
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=qwen_tokenizer().backend_tokenizer,
+        extra_special_tokens=names,
+        bos_token="<sop>",
+        pad_token="<|endoftext|>",
+        padding_side="left",
+    )
+    tokenizer.add_special_tokens({"bos_token": "<sop>", **names})
+    return tokenizer
+
+
 def _byte_pairs(kind: Any, suffix: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """A byte-level BPE of SENTENCES that splits text as `kind` does."""
     tokenizer = Tokenizer(models.BPE(end_of_word_suffix=suffix, continuing_subword_prefix=""))
