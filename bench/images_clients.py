@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -13,63 +12,32 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 
 from bench.images_loop import Picture
 from bench.server import BenchError, Server
 from bench.variants import PICTURE_PATH, ROOT
+from bench.worker import Worker
 
 _LIMIT_S = 120.0
 
 
-class Loop:
+class Loop(Worker):
     """The plain pipeline in a process of its own, for the time of a `with` block."""
 
     def __init__(self, model: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.images_loop", str(model)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=_one_thread(),
-            start_new_session=True,  # as the servers: the kernel shares a processor out by sessions
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input: IO[str] = self._process.stdin
-        self._output: IO[str] = self._process.stdout
-
-    def __enter__(self) -> Loop:
-        while (line := self._output.readline()) != "ready\n":  # libraries may have said something before
-            if not line:
-                raise BenchError("the plain pipeline could not be loaded; the reason is above")
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._input.close()
-        self._process.wait(30)
-        self._output.close()
+        super().__init__("bench.images_loop", str(model), hello="ready")
 
     def draw(self, picture: Picture) -> float:
         """Seconds that the pipeline's call took."""
-        return self._ask(asdict(picture))
+        return float(self.ask(asdict(picture)))
 
     def encoding_s(self, side: int) -> float:
         """Seconds to encode a noisy square picture as PNG."""
-        return self._ask({"encode": side})
+        return float(self.ask({"encode": side}))
 
     def sequence(self, pictures: Sequence[Picture]) -> float:
         """Seconds for all of them, one after the other."""
         return sum(self.draw(picture) for picture in pictures)
-
-    def _ask(self, question: dict[str, object]) -> float:
-        self._input.write(json.dumps(question) + "\n")
-        self._input.flush()
-        line = self._output.readline()
-        if not line:
-            raise BenchError("the plain pipeline ended; the reason is above")
-        return float(line)
 
 
 def ask(server: Server, picture: Picture) -> float:
@@ -156,7 +124,3 @@ def _body(picture: Picture) -> str:
             "seed": picture.seed,
         }
     )
-
-
-def _one_thread() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}

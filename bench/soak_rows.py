@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 
 from tests import tiny_diffusion
+from tests.compat import heard
 from tests.faults import matrix, pictures, sounds
 from tests.faults.streams import Streams
 from tests.servers import Server, free_port, start_server, wait_for
@@ -128,6 +129,17 @@ def speech_clients_leave() -> None:
         server.assert_nothing_left()
 
 
+def everything_is_understood() -> None:
+    """A recogniser listens to the demo: each sentence in each format, whole and streamed, and to answers of a chat."""
+    with start_server(("omni-app", "serve", "demo", "--port", "{port}"), {"OMP_NUM_THREADS": "1"}) as server:
+        server.wait_ready(120)
+        seed = random.randrange(1 << 32)
+        rates = heard.every_way(server, seed) | heard.chats(server)
+        assert max(rates.values()) <= heard.UNDERSTOOD, f"word error rates with seed {seed}: {rates}"
+        assert server.stop() == 0
+        server.assert_nothing_left()
+
+
 ROWS: dict[str, Callable[[], None]] = {
     **{f"matrix: {row.kind}, {row.fault}, {row.moment}": partial(matrix.run, row) for row in matrix.ROWS},
     "start, stop (SIGTERM), again": partial(start_and_stop, "terminate"),
@@ -137,5 +149,6 @@ ROWS: dict[str, Callable[[], None]] = {
     f"6 x {STORM} clients that leave": disconnect_storm,
     f"{PICTURE_LEAVERS} clients that leave while a real pipeline draws": picture_clients_leave,
     f"{SPEECH_LEAVERS} clients that leave after the first piece of speech": speech_clients_leave,
+    "12 x 30 sentences and chats of the demo are understood": everything_is_understood,
     "5 x the replica killed amid streams": replica_crash_loop,
 }

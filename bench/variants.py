@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,6 +17,9 @@ _OWN_MODULE = (
     "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), None, '__main__')"
 )
 PICTURE_PATH = "/v1/images/generations"
+SPEECH_PATH = "/v1/audio/speech"
+SPEAKS = "omni-app with a voice"
+ONE_WORD: dict[str, object] = {"input": "Hi.", "response_format": "pcm"}
 ONE_STEP: dict[str, object] = {"model": "tiny", "prompt": "a", "num_inference_steps": 1, "size": "64x64"}
 
 
@@ -64,6 +67,28 @@ def fastapi_pictures() -> Variant:
     command = (sys.executable, "-P", "-c", _OWN_MODULE, str(ROOT), "bench.images_fastapi", "{model}", "{port}")
     env = {"OMP_NUM_THREADS": "1"}
     return Variant("FastAPI around the pipeline", "other", command, env, path=PICTURE_PATH, body=ONE_STEP)
+
+
+def ours_that_speaks() -> Variant:
+    """The same with a voice behind the language model, which speaks where it is asked to."""
+    text = ours(1)
+    return replace(text, name=SPEAKS, command=(*text.command, "--deploy-config", "llm_speech.yaml"))
+
+
+def voice(deploy: Path) -> Variant:
+    """`omni-app serve` for a voice alone; `deploy` is its deploy file."""
+    command = (
+        *(sys.executable, "-P", "-c", _OWN_TREE, str(ROOT)),
+        *("serve", "demo", "--deploy-config", str(deploy), "--host", "127.0.0.1", "--port", "{port}"),
+    )
+    return Variant("omni-app", "ours", command, {"OMP_NUM_THREADS": "1"}, path=SPEECH_PATH, body=ONE_WORD)
+
+
+def fastapi_voice() -> Variant:
+    """The smallest server around the same voice."""
+    command = (sys.executable, "-P", "-c", _OWN_MODULE, str(ROOT), "bench.speech_fastapi", "{port}")
+    env = {"OMP_NUM_THREADS": "1"}
+    return Variant("FastAPI around the voice", "other", command, env, path=SPEECH_PATH, body=ONE_WORD)
 
 
 def peer(servers: int, *, uni: bool) -> Variant:

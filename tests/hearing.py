@@ -91,7 +91,7 @@ def word_error_rate(expected: str, heard: str) -> float:
 
 def words(text: str) -> list[str]:
     """The words of a text, in one spelling: "It's 25 o'clock." is its twenty five oclock."""
-    plain = re.sub(r"['\u2019]", "", text.lower())
+    plain = re.sub(r"['\u2019]", "", text.lower().replace("%", " percent "))
     plain = re.sub(r"\d{1,4}", lambda digits: f" {_spelled(int(digits[0]))} ", plain)
     return re.findall(r"[a-z]+", plain)
 
