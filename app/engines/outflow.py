@@ -12,6 +12,8 @@ from app.engines.tensors import Exchange
 
 WINDOW = 4 << 20
 """Bytes that the next stage may have been sent and has not used; half of what its replica takes unread."""
+_HELD = WINDOW // 16
+"""What an event counts at least that holds something: that is an open file, however small."""
 
 
 class Outflow:
@@ -26,7 +28,7 @@ class Outflow:
         self._request_id = request_id
         self._send = send
         self._count = 0
-        self._unused: deque[tuple[int, int]] = deque()  # number and size of those that have been sent
+        self._unused: deque[tuple[int, int]] = deque()  # number and weight of those that have been sent
         self._outstanding = 0
         self._later: deque[m.Tensors] = deque()
         self._drained = asyncio.Event()
@@ -44,7 +46,7 @@ class Outflow:
             ValueError: the data of a tensor does not fit its dtype and shape.
         """
         event = self._exchange.pack(self._client, self._request_id, self._count, tensors)
-        if not self._later and self._fits(event):
+        if not self._later and self._open:
             self._pass_on(event)
         else:
             self._exchange.keep(event)
@@ -56,7 +58,7 @@ class Outflow:
         """The next stage has used all events up to that number."""
         while self._unused and self._unused[0][0] <= through:
             self._outstanding -= self._unused.popleft()[1]
-        while self._later and self._fits(self._later[0]):
+        while self._later and self._open:
             event = self._later.popleft()
             self._exchange.unkeep(event)
             self._pass_on(event)
@@ -73,10 +75,16 @@ class Outflow:
         while self._later:
             self._exchange.unkeep(self._later.pop())
 
-    def _fits(self, event: m.Tensors) -> bool:
-        return not self._unused or self._outstanding + event.size <= WINDOW
+    @property
+    def _open(self) -> bool:
+        """One event more may be sent, however large: what has been used is not released byte by byte."""
+        return self._outstanding < WINDOW
 
     def _pass_on(self, event: m.Tensors) -> None:
-        self._unused.append((event.number, event.size))
-        self._outstanding += event.size
+        self._unused.append((event.number, _weight(event)))
+        self._outstanding += _weight(event)
         self._send(event)
+
+
+def _weight(event: m.Tensors) -> int:
+    return max(event.size, _HELD) if event.held else event.size

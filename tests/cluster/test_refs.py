@@ -96,6 +96,36 @@ def test_a_number_that_stands_for_something_else_by_now_is_noticed(store: RefSto
             os.close(end)
 
 
+def test_a_request_lets_go_of_what_has_been_used(store: RefStore) -> None:
+    refs = [store.hold(b"c", "r", bytes(9), number) for number in (0, 1, 1, 2)]
+    store.release(b"c", "r", through=1)
+    assert [ref is not None and store.piece(ref.name, 0, 5) for ref in refs] == [None, None, None, bytes(5)]
+    assert store.size == 9
+    store.release(b"c", "r", through=7)
+    assert (len(store), store.size) == (0, 0)
+
+
+def test_pieces_of_a_ref(store: RefStore) -> None:
+    ref = put(store)
+    assert [store.piece(ref.name, 7, 3), store.piece(ref.name, len(DATA) - 2, 100)] == [DATA[7:10], DATA[-2:]]
+    assert store.piece("omni-another", 0, 3) is None
+
+
+def test_what_waits_elsewhere_takes_room_too(store: RefStore) -> None:
+    assert store.reserve((1 << 20) - 100)
+    assert store.hold(b"c", "r", bytes(101)) is None
+    assert not store.reserve(101)
+    store.unreserve(1)
+    assert store.hold(b"c", "r", bytes(101)) is not None
+    assert store.size == 1 << 20
+
+
+def test_what_nobody_was_told_of_goes(store: RefStore) -> None:
+    kept, gone = put(store), put(store)
+    store.let_go([gone])
+    assert (len(store), read(kept)) == (1, DATA)
+
+
 def test_a_full_store_says_so_once(store: RefStore, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(4):
         put(store)

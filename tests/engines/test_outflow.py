@@ -61,6 +61,23 @@ def test_the_next_stage_never_has_much_unused_and_gets_everything(steps: list[in
     assert store.size == 0
 
 
+def test_a_large_one_does_not_wait_for_small_ones_to_be_released(store: RefStore) -> None:
+    """They are released together, once they are many."""
+    one, sent = flow(store)
+    one.put(bytes_of(100))
+    one.put(bytes_of(2 * outflow.WINDOW))
+    assert (len(sent), one.waits) == (2, False)
+
+
+def test_files_are_never_all_in_the_window_of_one_request() -> None:
+    store = RefStore(0)
+    one, sent = flow(store)
+    for _ in range(20):
+        one.put(bytes_of(1))
+    assert (len(sent), len(store)) == (16, 20)
+    store.close()
+
+
 async def test_a_producer_can_wait_for_it(store: RefStore) -> None:
     one, sent = flow(store)
     while not one.waits:
