@@ -180,8 +180,6 @@ def speech_task(
         ApiError: 400, a value, or two that do not go together; `param` is the field.
     """
     _check_text(text, limits.max_characters)
-    if asked.word_timestamps:
-        raise unsupported("word_timestamps", "no model here tells the times of words")
     task = manner_task(asked, limits, streamed=streamed, base64=base64)
     task.text = text
     return task
@@ -189,6 +187,8 @@ def speech_task(
 
 def manner_task(asked: Manner, limits: SpeechConfig, *, streamed: bool, base64: bool) -> SpeechTask:
     """The task without its text; raises what `speech_task` raises."""
+    if asked.word_timestamps:
+        raise unsupported("word_timestamps", "no model here tells the times of words")
     instructions = asked.instructions or ""
     if len(instructions) > limits.tts_max_instructions_length:
         most = f"{limits.tts_max_instructions_length} characters (--tts-max-instructions-length)"

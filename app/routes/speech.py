@@ -74,24 +74,29 @@ class SoundFile:
     """Writes one answer that is a sound file, as a whole or in pieces."""
 
     def __init__(self, format: SpeechFormat) -> None:
-        self._media_type = CONTENT_TYPES[format]
-        self._sound = Sound()
+        self.media_type = CONTENT_TYPES[format]
+        self.sound = Sound()
         self._first = b""
 
-    async def whole(self, stream: AnswerStream) -> Response[bytes]:
-        """The response.
+    async def content(self, stream: AnswerStream) -> bytes:
+        """The whole file.
 
         Raises:
             ApiError: 500, there is no sound.
         """
-        content = b"".join([self._sound.add(events) async for events in stream])
+        content = b"".join([piece async for events in stream if (piece := self.sound.add(events))])
         if not content:
-            raise silent()
+            raise _silent()
+        return content
+
+    async def whole(self, stream: AnswerStream) -> Response[bytes]:
+        """The response with all of it; raises what `content` raises."""
+        content = await self.content(stream)
         headers = {
-            RATE_HEADER: str(self._sound.sample_rate),
-            USAGE_HEADER: msgspec.json.encode(usage_object(self._sound.usage)).decode(),
+            RATE_HEADER: str(self.sound.sample_rate),
+            USAGE_HEADER: msgspec.json.encode(usage_object(self.sound.usage)).decode(),
         }
-        return Response(content, media_type=self._media_type, headers=headers)
+        return Response(content, media_type=self.media_type, headers=headers)
 
     async def opening(self, stream: AnswerStream) -> Headers:
         """The headers, once there is a first piece: until then a failure still has a status.
@@ -100,24 +105,24 @@ class SoundFile:
             ApiError: 500, there is no sound.
         """
         async for events in stream:
-            self._first = self._sound.add(events)
+            self._first = self.sound.add(events)
             if self._first:
-                rate = str(self._sound.sample_rate).encode()
+                rate = str(self.sound.sample_rate).encode()
                 return [
-                    (b"content-type", self._media_type.encode()),
+                    (b"content-type", self.media_type.encode()),
                     (RATE_HEADER.lower().encode(), rate),
                     (b"x-accel-buffering", b"no"),
                 ]
-        raise silent()
+        raise _silent()
 
     async def pieces(self, stream: AnswerStream) -> AsyncIterator[bytes]:
         """The pieces, as they are made."""
         yield self._first
         async for events in stream:
-            if piece := self._sound.add(events):
+            if piece := self.sound.add(events):
                 yield piece
 
 
-def silent() -> ApiError:
+def _silent() -> ApiError:
     """The model ended without a sound."""
     return ApiError(500, "The model made no sound of this.", code="no_sound")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from litestar import Request, Response, post
@@ -11,20 +11,16 @@ from litestar import Request, Response, post
 from app.protocol.errors import ApiError
 from app.protocol.fields import FieldDecoder
 from app.protocol.models import served_name
-from app.protocol.speech import CONTENT_TYPES, speech_task
-from app.protocol.speechanswers import Sound
+from app.protocol.speech import speech_task
 from app.protocol.speechbatch import REFUSED_HERE, BatchRequest, Result, Spoken, decode_item, encode_results
 from app.protocol.speechtask import encode_task
 from app.routes.body import decode_body, json_body
 from app.routes.openapi import ERRORS
-from app.routes.speech import silent, with_uploaded_voice
+from app.routes.speech import SoundFile, with_uploaded_voice
 from app.routes.speechdocs import BatchOperation
 from app.routes.state import model_names, orchestrator, settings
 from app.routes.submission import Submission, answered, attended, refuse_while_stopping
 from app.routes.trace import trace_of
-
-if TYPE_CHECKING:
-    from app.pipeline.request import AnswerStream
 
 _AT_ONCE = 8
 """Items of one batch that a replica is asked for at a time: it has other clients."""
@@ -72,12 +68,6 @@ async def _speak(request: Request[Any, Any, Any], asked: BatchRequest, raw: msgs
     item = decode_item(raw, asked)
     task = speech_task(item, item.input, settings(request.app).speech, base64=True)
     submission = Submission("speech", encode_task(await with_uploaded_voice(request.app, task)), asked.model or "")
-
-    async def use(stream: AnswerStream) -> Spoken:
-        sound = Sound()
-        data = b"".join([sound.add(events) async for events in stream])
-        if not data:
-            raise silent()
-        return Spoken(data, CONTENT_TYPES[item.format], sound.sample_rate, sound.usage)
-
-    return await answered(request, submission, use)
+    file = SoundFile(item.format)
+    content = await answered(request, submission, file.content)
+    return Spoken(content, file.media_type, file.sound.sample_rate, file.sound.usage)
