@@ -131,8 +131,8 @@ def _decode(data: bytes, kind: object) -> ClientMessage:
     limit = MAX_CONFIG if kind == "session.config" else MAX_MESSAGE
     if len(data) > limit:
         raise too_large(limit)
-    message: ClientMessage = decoder.decode(data)
-    return message
+    decoded: ClientMessage = decoder.decode(data)
+    return decoded
 
 
 def too_large(limit: int) -> ApiError:
