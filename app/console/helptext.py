@@ -12,6 +12,7 @@ from app.settings.flags import GROUPS, Flag, flags
 USAGE = {
     "serve": (
         "Serve MODEL with the OpenAI API. MODEL is a directory or a hub id; `demo` needs no download and no GPU. "
+        "A deploy file (--deploy-config) can name the models of all stages in its place. "
         "With --dry-run, only print what `omni-app config` prints. --headless is another way to type `headless`.",
         "omni-app serve demo",
     ),

@@ -22,6 +22,9 @@ from app.settings.strategy import Strategy
 
 _FIXED = ("name", "kind", "entry", "outputs", "sources")
 
+_FREE = ("outputs", "stub")
+"""What a stub makes is what its arguments say."""
+
 ClassName = Callable[[str, Mapping[str, Any]], str]
 """The pipeline class of a diffusion stage by its model and engine arguments; "" if nobody knows."""
 
@@ -219,7 +222,7 @@ class Builder:
             value, said = getattr(topology, field), merged.values.get(field)
             value = list(value) if isinstance(value, tuple) else value
             if said is not None and said != value:
-                if self._pipeline.open and (field != "outputs" or topology.kind == "stub"):
+                if self._pipeline.open and (field not in ("kind", "outputs") or (field, topology.kind) == _FREE):
                     continue
                 self._problems.append(
                     f"{merged.origins[field]}: {field} of stage {stage_id} is {value!r} "

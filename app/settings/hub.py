@@ -118,5 +118,5 @@ class Hub:
     def _warn(self, model: str, reason: str) -> None:
         self._warnings.append(
             f"the hub cannot be asked about {model} ({reason}); it is taken for a language model unless "
-            "--model-class-name is given"
+            "--model-class-name or a --deploy-config (speech.yaml) says what it is"
         )

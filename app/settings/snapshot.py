@@ -16,10 +16,11 @@ _WEIGHTS = re.compile(
 
 
 def language_model_files(files: Iterable[str]) -> list[str]:
-    """What vLLM reads: .bin and .pt only where there are no safetensors."""
+    """What vLLM and transformers read: of weights in several forms only the best of these."""
     files = [name for name in files if not _OTHER_ENGINES.fullmatch(name)]
-    safe = any(name.endswith(".safetensors") for name in files)
-    return [name for name in files if not (safe and name.endswith((".bin", ".pt")))]
+    forms = (".safetensors", ".bin", ".pt")
+    best = next((form for form in forms if any(name.endswith(form) for name in files)), "")
+    return [name for name in files if name.endswith(best) or not name.endswith(forms)]
 
 
 def diffusion_files(files: Iterable[str], components: Collection[str], variant: str = "") -> list[str]:

@@ -15,7 +15,8 @@ MODEL = (
         target="input",
         metavar="MODEL",
         short=True,
-        help="Directory or hub id of the model, or `demo`. Usually given as the first argument.",
+        help="Directory or hub id of the model, or `demo`. Usually given as the first argument; not needed where "
+        "every stage of a deploy file names its own.",
     ),
     Flag(
         name="served-model-name",
@@ -24,7 +25,8 @@ MODEL = (
         target="served_model_names",
         metavar="NAME...",
         short=True,
-        help="Names that clients may use in `model`; the first is the one that answers carry. Default: MODEL as typed.",
+        help="Names that clients may use in `model`; the first is the one that answers carry. Default: MODEL as "
+        "typed, or the name of the deploy file without one.",
     ),
     Flag(
         name="revision",

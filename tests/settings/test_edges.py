@@ -200,6 +200,19 @@ def test_a_model_must_fit_the_kind_of_its_stage(
     assert own.engine_args == {"family": "vits"}
 
 
+def test_the_kind_of_a_stage_is_for_its_file_to_say(tmp_path: Path) -> None:
+    assert problems(tmp_path, TEXT, stage_overrides={"0": {"kind": "stub"}}) == [
+        "--stage-overrides: kind of stage 0 is 'llm' in the pipeline custom and cannot become 'stub'"
+    ]
+
+
+def test_a_variable_for_another_server_only_warns(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"pipeline: custom\nstages: [{TEXT}]")
+    resolution = examine({"deploy_config": str(file)}, {"OMNI_MODEL": "org/other"})
+    assert resolution.warnings == ["env OMNI_MODEL: no stage takes org/other: each names a model of its own"]
+
+
 def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
     stages = ["{stage_id: 0, kind: llm}", "{stage_id: 1, kind: speech, sources: [9]}", "{stage_id: 2, model: demo}"]
     assert len(problems(tmp_path, *stages)) == 4

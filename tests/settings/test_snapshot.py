@@ -83,3 +83,9 @@ def test_language_models() -> None:
     files = ["config.json", "model.safetensors", "pytorch_model.bin", "original/model.pth", "onnx/model.onnx", "x.gguf"]
     assert language_model_files(files) == ["config.json", "model.safetensors"]
     assert language_model_files(["config.json", "pytorch_model.bin"]) == ["config.json", "pytorch_model.bin"]
+
+
+def test_speech_models() -> None:
+    bark = ["config.json", "pytorch_model.bin", "text_2.pt", "speaker_embeddings/v2/en_speaker_6_fine_prompt.npy"]
+    assert language_model_files(bark) == [name for name in bark if name != "text_2.pt"]
+    assert language_model_files(["config.json", "old.pt"]) == ["config.json", "old.pt"]
