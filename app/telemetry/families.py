@@ -113,6 +113,9 @@ REPLICA_RUNNING = Family(
 REPLICA_WAITING = Family(
     "omni_replica_requests_waiting", "gauge", "Requests in the queue of the engine.", ("stage", "replica")
 )
+REPLICA_HELD = Family(
+    "omni_replica_held_bytes", "gauge", "Bytes that it holds for API workers and other stages.", ("stage", "replica")
+)
 
 COUNTED = (
     HTTP_REQUESTS,
@@ -131,5 +134,5 @@ COUNTED = (
     SCRAPE_FAILURES,
 )
 """Counted by each API worker and added up at a scrape."""
-OBSERVED = (STAGE_INFO, REPLICAS, REPLICA_RESTARTS, REPLICA_RUNNING, REPLICA_WAITING)
+OBSERVED = (STAGE_INFO, REPLICAS, REPLICA_RESTARTS, REPLICA_RUNNING, REPLICA_WAITING, REPLICA_HELD)
 """The same in every API worker: what the master tells of the replicas."""

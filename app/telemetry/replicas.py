@@ -22,6 +22,7 @@ def replica_samples(stages: list[StageConfig], membership: Membership) -> Sample
         key = (str(replica.stage_id), str(replica.replica_id))
         samples[f.REPLICA_RUNNING][key] = [replica.load.running]
         samples[f.REPLICA_WAITING][key] = [replica.load.waiting]
+        samples[f.REPLICA_HELD][key] = [replica.load.held]
     for stage_number, replica_number, count in membership.restarts:
         samples[f.REPLICA_RESTARTS][str(stage_number), str(replica_number)] = [count]
     return samples

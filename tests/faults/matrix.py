@@ -1,5 +1,6 @@
 """The kill matrix: every kind of process x SIGTERM, SIGKILL, SIGSTOP x loading, idle, 80 streams (16 of sound).
 
+In the rows "text" and "speech" one stage of a pipeline is hit whose chats are answered in words and in sound.
 `run` plays one row against a server of its own and raises AssertionError where the outcome is not the expected one.
 """
 
@@ -8,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable
-from typing import Literal
+from pathlib import Path
+from typing import IO, Literal
 
 import httpx
 import msgspec
@@ -18,7 +21,7 @@ import msgspec
 from tests.faults.streams import SpeechStream, Streams
 from tests.servers import Server, start_server, wait_for
 
-Kind = Literal["main", "worker", "master", "replica"]
+Kind = Literal["main", "worker", "master", "replica", "text", "speech"]
 Fault = Literal["SIGTERM", "SIGKILL", "SIGSTOP"]
 Moment = Literal["loading", "idle", "streams"]
 
@@ -37,6 +40,20 @@ ENV = {
 }
 SCRIPT = {"tokens": 30, "token_s": 0.1}
 """What a stream takes: 3 seconds, less than an orphaned worker lives."""
+HEARD = {"modalities": ["text", "audio"], "audio": {"format": "pcm16"}}
+_STAGE = "TESTS_STAGE"
+_PIPELINE = f"""\
+pipeline: stub
+stages:
+  - {{stage_id: 0, name: text, kind: stub, runtime: {{env: {{{_STAGE}: text}}}}}}
+  - stage_id: 1
+    name: speech
+    kind: stub
+    outputs: [audio]
+    sources: [text]
+    engine_args: {{chats: false, speaks: true}}
+    runtime: {{env: {{{_STAGE}: speech}}}}
+"""
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -97,6 +114,11 @@ EXPECTED: dict[tuple[Kind, Fault], dict[Moment, Expected]] = {
         "idle": Expected(outage=True, back_s=_GIVEN_UP_S),
         "streams": Expected(streams=("error",), outage=True, back_s=_GIVEN_UP_S),
     },
+    ("text", "SIGTERM"): {"streams": Expected(outage=True)},
+    ("text", "SIGKILL"): {"streams": Expected(streams=("error",), outage=True)},
+    ("speech", "SIGTERM"): {"streams": Expected(outage=True)},
+    ("speech", "SIGKILL"): {"streams": Expected(streams=("error",), outage=True)},
+    ("speech", "SIGSTOP"): {"streams": Expected(streams=("error",), outage=True, back_s=_GIVEN_UP_S)},
 }
 
 
@@ -114,6 +136,11 @@ class Row(msgspec.Struct, frozen=True):
     def expected(self) -> Expected:
         return EXPECTED[self.kind, self.fault][self.moment]
 
+    @property
+    def stages(self) -> int:
+        """Of the pipeline that is served."""
+        return 2 if self.kind in ("text", "speech") else 1
+
 
 ROWS = tuple(Row(kind, fault, moment) for (kind, fault), moments in EXPECTED.items() for moment in moments)
 
@@ -122,7 +149,14 @@ _VICTIMS: dict[Kind, Callable[[Server], list[int]]] = {
     "worker": lambda server: server.workers,
     "master": lambda server: server.masters,
     "replica": lambda server: server.replicas,
+    "text": lambda server: _replicas_of(server, "text"),
+    "speech": lambda server: _replicas_of(server, "speech"),
 }
+
+
+def _replicas_of(server: Server, stage: str) -> list[int]:
+    mark = f"{_STAGE}={stage}".encode()
+    return [pid for pid in server.replicas if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
 
 
 def run(row: Row) -> None:
@@ -131,14 +165,15 @@ def run(row: Row) -> None:
     Raises:
         AssertionError: what happened is not what is expected, with the server's output.
     """
-    load_s = LOAD_S if row.moment == "loading" else 0.0
-    env = {**ENV, "OMNI_STAGE_OVERRIDES": json.dumps({"0": {"engine_args": {"load_s": load_s, "speaks": True}}})}
-    with start_server(SERVE, env) as server:
+    with (
+        tempfile.NamedTemporaryFile("w", suffix=".yaml") as deploy,
+        start_server(SERVE, _environment(row, deploy)) as server,
+    ):
         if row.moment == "loading":
             wait_for(lambda: server.replica_sockets, 20, "the load", server=server)
         else:
             wait_serving(server)
-        streams = _streams(server) if row.moment == "streams" else []
+        streams = _streams(server, row) if row.moment == "streams" else []
         victim = _VICTIMS[row.kind](server)[0]
         _strike(server, row, victim)
         for each in streams:
@@ -149,7 +184,18 @@ def run(row: Row) -> None:
         _settle(server, row, victim)
 
 
-def _streams(server: Server) -> list[Streams]:
+def _environment(row: Row, deploy: IO[str]) -> dict[str, str]:
+    if row.stages == 2:
+        deploy.write(_PIPELINE)
+        deploy.flush()
+        return {**ENV, "OMNI_DEPLOY_CONFIG": deploy.name}
+    load_s = LOAD_S if row.moment == "loading" else 0.0
+    return {**ENV, "OMNI_STAGE_OVERRIDES": json.dumps({"0": {"engine_args": {"load_s": load_s, "speaks": True}}})}
+
+
+def _streams(server: Server, row: Row) -> list[Streams]:
+    if row.stages == 2:
+        return [Streams(server, STREAMS, stub=SCRIPT, **HEARD).wait_begun()]
     running = [
         Streams(server, STREAMS, stub=SCRIPT),
         Streams(server, VOICES, SpeechStream, extra_params={"stub": SCRIPT}),
@@ -200,7 +246,7 @@ def _assert_serves(server: Server, row: Row, victim: int) -> None:
     wait_for(server.answers, expected.back_s, "its return", server=server)
     now = _VICTIMS[row.kind](server)
     assert (victim not in now) == expected.replaced, f"victim {victim}, now {now}\n{server.output()}"
-    assert (len(server.workers), len(server.masters), len(server.replicas)) == (2, 1, 1), server.output()
+    assert (len(server.workers), len(server.masters), len(server.replicas)) == (2, 1, row.stages), server.output()
     answer = ask(server)
     assert answer.status_code == 200, answer.text
 
