@@ -94,6 +94,8 @@ class OmniApp(Litestar):
     def use(self, settings: Settings) -> Orchestrator:
         """Take `settings` for all later requests, with a new orchestrator."""
         run_dir, server = RunDir.locate(self.mount), settings.server
+        if (unused := self.state.get("orchestrator")) is not None:
+            unused.discard()
         orchestrator = Orchestrator(settings, run_dir.registry, self.state.metrics)
         self.state.settings = settings
         self.state.generated = GeneratedFiles(

@@ -45,6 +45,23 @@ async def test_granian_gets_the_first_signal_only() -> None:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
+async def test_granian_is_told_when_nothing_holds_the_stop() -> None:
+    """It would cut off WebSockets, which by then have learned of the stop."""
+    loop = asyncio.get_running_loop()
+    event = GranianSignals(asyncio.Event).set_loop_signals(loop)
+    try:
+        with stop_signals.hold_stop():
+            with stop_signals.hold_stop():
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.05)
+                assert stop_signals.stop_requested()
+            assert not event.is_set()
+        assert event.is_set()
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
 def test_granian_is_as_app_granian_worker_assumes() -> None:
     """If this fails after an update of Granian, read `GranianSignals` and `adopt_granian_worker` again."""
     version = tuple(int(part) for part in importlib.metadata.version("granian").split(".")[:3])

@@ -78,6 +78,10 @@ class Orchestrator:
             pool.close()
         self._context.term()
 
+    def discard(self) -> None:
+        """Give up one that has not been started, or has been stopped."""
+        self._context.term()
+
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(m.PING_PERIOD_S)
