@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +18,7 @@ import pytest
 
 from app.engines import stubspeech
 from tests.compat.negative import Case, Route, cases, problem, send
-from tests.servers import Server, start_server
+from tests.servers import ROOT, Server, start_server
 
 PATH = "/v1/audio/voices"
 WAV = stubspeech.wav_header(24_000, 4800) + stubspeech.ramp(0, 2400)
@@ -90,6 +93,17 @@ def test_an_uploaded_voice_can_be_used_wherever_and_after_a_restart(tmp_path: Pa
         answers = [speak(server, "Ada") for _ in range(6)]
         assert {answer.status_code for answer in answers} == {400}
         assert answers[0].json()["error"]["param"] == "voice"
+
+
+def test_the_commands_of_the_page(speaking_stub: Server, tmp_path: Path) -> None:
+    (tmp_path / "ada.wav").write_bytes(WAV)
+    page = (ROOT / "docs" / "voices.md").read_text().replace("127.0.0.1:8091", f"127.0.0.1:{speaking_stub.port}")
+    commands = re.findall(r"^curl .*", page, re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        line = shlex.split(command)
+        subprocess.run([line[0], "--fail-with-body", *line[1:]], cwd=tmp_path, timeout=60, check=True)
+    assert (tmp_path / "morning.wav").read_bytes().startswith(b"RIFF")
 
 
 def test_the_demo_imitates_nobody_and_says_so(voice: Server) -> None:

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from array import array
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.faults.test_mounts import SERVERS, STARLETTE, host_env
-from tests.servers import Server, start_server, wait_for
+from tests.servers import ROOT, Server, start_server, wait_for
 
 SLOW_S = 3
 SPEAKS = {"chats": False, "speaks": True, "token_s": 0.05}
@@ -158,6 +160,15 @@ async def test_a_client_that_reads_nothing_costs_little_and_is_given_up(server: 
 def memory(server: Server) -> int:
     """Bytes that the API workers and the replica have to themselves."""
     return sum(psutil.Process(pid).memory_full_info().uss for pid in [*server.workers, *server.replicas])
+
+
+def test_the_example_of_the_page(server: Server, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "speech_websocket.md").read_text().replace("127.0.0.1:8091", f"127.0.0.1:{server.port}")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    subprocess.run([sys.executable, "-c", example], cwd=tmp_path, timeout=60, check=True)
+    file = (tmp_path / "morning.wav").read_bytes()
+    assert file.startswith(b"RIFF")
+    assert_is_ramp(array("h", file[44:]), 5)
 
 
 async def test_a_replica_that_dies_is_told_and_the_socket_stays(server: Server) -> None:
