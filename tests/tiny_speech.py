@@ -107,7 +107,7 @@ def bark(directory: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.printable.strip()]
     words += [f"##{letter}" for letter in string.ascii_lowercase]
     tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(words)})
-    sizes = {"block_size": 400, "num_layers": 1, "num_heads": 2, "hidden_size": 16}
+    sizes = {"block_size": 400, "num_layers": 1, "num_heads": 2, "hidden_size": 16, "initializer_range": 1.0}
     config = transformers.BarkConfig(
         semantic_config={**sizes, "input_vocab_size": 200, "output_vocab_size": 48},
         coarse_acoustics_config={**sizes, "input_vocab_size": 80, "output_vocab_size": 80},
@@ -126,7 +126,7 @@ def bark(directory: Path) -> None:
             codebook_size=16,
         ).to_dict(),
     )
-    transformers.BarkModel(config).save_pretrained(directory)
+    _with_random_codebooks(transformers.BarkModel(config)).save_pretrained(directory)
     generation = {
         "model_type": "bark",
         "sample_rate": 24_000,
@@ -190,7 +190,7 @@ def csm(directory: Path) -> None:
         "model_type": "mimi",
         "hidden_size": 32,
         "num_filters": 8,
-        "codebook_size": 128,
+        "codebook_size": 64,
         "codebook_dim": 16,
         "vector_quantization_hidden_dimension": 16,
         "num_quantizers": 4,
@@ -205,7 +205,7 @@ def csm(directory: Path) -> None:
     depth = {
         "num_codebooks": 4,
         "backbone_hidden_size": 64,
-        "vocab_size": 67,
+        "vocab_size": 64,
         "hidden_size": 32,
         "intermediate_size": 64,
         "num_hidden_layers": 1,
@@ -216,7 +216,7 @@ def csm(directory: Path) -> None:
     }
     config = transformers.CsmConfig(
         num_codebooks=4,
-        vocab_size=67,
+        vocab_size=64,
         text_vocab_size=len(tokens),
         hidden_size=64,
         intermediate_size=128,
@@ -224,8 +224,8 @@ def csm(directory: Path) -> None:
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=32,
-        codebook_pad_token_id=65,
-        codebook_eos_token_id=66,
+        codebook_pad_token_id=63,
+        codebook_eos_token_id=62,
         bos_token_id=tokens[special[0]],
         pad_token_id=tokens[special[4]],
         audio_token_id=tokens["<|AUDIO|>"],
@@ -236,7 +236,15 @@ def csm(directory: Path) -> None:
     model = transformers.CsmForConditionalGeneration(config)
     model.generation_config.update(do_sample=True, max_new_tokens=6)
     model.depth_decoder.generation_config.update(do_sample=True)
-    model.save_pretrained(directory)
+    _with_random_codebooks(model).save_pretrained(directory)
+
+
+def _with_random_codebooks(model: Any) -> Any:
+    """The codebooks of new codecs are zero, so that all codes sound alike."""
+    for name, numbers in model.codec_model.named_buffers():
+        if name.endswith(("codebook.embed", "codebook.embed_sum")):
+            numbers.normal_()
+    return model
 
 
 CSM_TEMPLATE = (

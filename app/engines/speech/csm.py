@@ -77,6 +77,7 @@ class CsmSynthesizer:
         self._depth_defaults = copy.deepcopy(model.depth_decoder.generation_config)
         codec = model.config.codec_config
         self.token_s = 1 / codec.frame_rate
+        self._codes = codec.codebook_size
         self._frames = {"max_new_tokens": round(_LONGEST_S * codec.frame_rate)}
         self.card = SpeechCard(
             family="csm",
@@ -109,6 +110,7 @@ class CsmSynthesizer:
             codes = codes[: int(ends[0])] if len(ends) else codes
             if not len(codes):
                 return None
+            codes = codes.clamp(max=self._codes - 1)  # padding is a code of the model's, not of the codec's
             sound: torch.Tensor = model.codec_model.decode(codes.T[None]).audio_values
             return sound
 

@@ -122,19 +122,24 @@ class DiaSynthesizer:
 
 
 def load(model: str, options: SpeechOptions) -> DiaSynthesizer:
-    """The codec is in vocoder/ of the model, or where the option says, or what the checkpoint names and the hub's
-    cache on this machine holds.
-
+    """
     Raises:
+        ValueError: its codec is not on this machine.
         OSError: a file of the model is missing or broken.
     """
-    directory = companion(model, options, "vocoder")
-    if directory is None:
-        processor = DiaProcessor.from_pretrained(model, local_files_only=True)
-    else:
-        extractor = DiaFeatureExtractor.from_pretrained(model, local_files_only=True)
-        tokenizer = DiaTokenizer.from_pretrained(model, local_files_only=True)
-        processor = DiaProcessor(extractor, tokenizer, load_model(DacModel, directory, options, small=True))
+    extractor = DiaFeatureExtractor.from_pretrained(model, local_files_only=True)
+    tokenizer = DiaTokenizer.from_pretrained(model, local_files_only=True)
     dia = load_model(DiaForConditionalGeneration, model, options)
-    processor.audio_tokenizer.to(dia.device)
-    return DiaSynthesizer(dia, processor)
+    return DiaSynthesizer(dia, DiaProcessor(extractor, tokenizer, _codec(model, options).to(dia.device)))
+
+
+def _codec(model: str, options: SpeechOptions) -> Any:
+    """The one of the option, or in vocoder/ of the model, or what the checkpoint names and the hub's cache here has."""
+    directory = companion(model, options, "vocoder")
+    if directory is not None:
+        return load_model(DacModel, directory, options, small=True)
+    try:
+        return DiaProcessor.from_pretrained(model, local_files_only=True).audio_tokenizer
+    except (OSError, TypeError) as error:  # it is not in the cache; the checkpoint names none
+        message = "put it (descript/dac_44khz) into vocoder/ of the model, or name it with vocoder"
+        raise ValueError(f"Dia makes codes and needs the DAC that turns them into sound: {message}") from error
