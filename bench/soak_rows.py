@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -16,7 +17,7 @@ import httpx
 
 from tests import tiny_diffusion
 from tests.compat import heard
-from tests.faults import matrix, pictures, sounds
+from tests.faults import edges, matrix, pictures, sounds
 from tests.faults.streams import Streams
 from tests.servers import Server, free_port, start_server, wait_for
 
@@ -129,10 +130,16 @@ def speech_clients_leave() -> None:
         server.assert_nothing_left()
 
 
+def edge_faults() -> None:
+    """Two stages of two replicas each: every way in which an edge ends, five times; nothing is left in any process."""
+    with tempfile.TemporaryDirectory(prefix="so") as directory:
+        asyncio.run(edges.every_end(Path(directory), 5))
+
+
 def everything_is_understood() -> None:
     """A recogniser listens to the demo: each sentence in each format, whole and streamed, and to answers of a chat."""
     with start_server(("omni-app", "serve", "demo", "--port", "{port}"), {"OMP_NUM_THREADS": "1"}) as server:
-        server.wait_ready(120)
+        server.wait_ready(180)
         seed = random.randrange(1 << 32)
         rates = heard.every_way(server, seed) | heard.chats(server)
         assert max(rates.values()) <= heard.UNDERSTOOD, f"word error rates with seed {seed}: {rates}"
@@ -151,4 +158,5 @@ ROWS: dict[str, Callable[[], None]] = {
     f"{SPEECH_LEAVERS} clients that leave after the first piece of speech": speech_clients_leave,
     "12 x 30 sentences and chats of the demo are understood": everything_is_understood,
     "5 x the replica killed amid streams": replica_crash_loop,
+    "tensors from stage to stage, every end of an edge five times": edge_faults,
 }

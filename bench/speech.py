@@ -57,7 +57,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one round of a few seconds")
     parser.add_argument("--out", type=Path, default=Path("speech.md"), help="the page to write (default: speech.md)")
     options = parser.parse_args()
-    options.rounds, options.seconds, options.waves = (1, 3, {16: 1}) if options.quick else (3, 6, {16: 8, 64: 4})
+    options.rounds, options.seconds, options.waves = (1, 3, {16: 1}) if options.quick else (3, 6, {16: 16, 64: 8})
     return options
 
 

@@ -31,6 +31,12 @@ SHARES = np.array_split(np.array(SENTENCES), len(WAYS))
 """Each way gets sentences of its own: all are said once. Every way with every sentence is in the soak."""
 
 
+def test_the_measure() -> None:
+    assert word_error_rate("It's 25 past four.", "its twenty-five past FOUR") == 0
+    assert word_error_rate("one two three four", "one too three for you") == 0.75
+    assert word_error_rate("one two", "") == 1
+
+
 @pytest.mark.parametrize(("way", "sentences"), list(zip(WAYS, SHARES, strict=True)))
 def test_a_recogniser_understands_it(
     voice: Server, way: tuple[SpeechFormat, bool], sentences: np.ndarray[tuple[int], np.dtype[np.str_]]
@@ -91,11 +97,11 @@ def test_chats_are_heard_before_they_are_written(demo: Server) -> None:
             max_completion_tokens=60,
             stream=True,
         )
-        deltas: list[Any] = [choice.delta for chunk in stream for choice in chunk.choices]
-    pieces = [(getattr(delta, "audio", None) or {}).get("data") for delta in deltas]
+        deltas: list[Any] = [choice["delta"] for chunk in stream for choice in chunk.model_dump()["choices"]]
+    pieces = [(delta.get("audio") or {}).get("data") for delta in deltas]
     first_sound = next(place for place, piece in enumerate(pieces) if piece)
-    last_word = max(place for place, delta in enumerate(deltas) if delta.content)
+    last_word = max(place for place, delta in enumerate(deltas) if delta.get("content"))
     assert first_sound < last_word
     sound, _ = decode(b"".join(b64decode(piece) for piece in pieces if piece), "pcm")
-    text = "".join(delta.content or "" for delta in deltas)
+    text = "".join(delta.get("content") or "" for delta in deltas)
     assert word_error_rate(text, transcribe(sound, VOICE_RATE)) <= UNDERSTOOD
