@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -16,6 +15,7 @@ from app.protocol.models import served_name
 from app.protocol.speechtask import encode_task
 from app.protocol.spokenanswer import SpokenChunks, SpokenMessage, Voicing
 from app.protocol.sse import DONE, failed_ending
+from app.routes.body import decoded
 from app.routes.speech import with_uploaded_voice
 from app.routes.state import model_names, orchestrator, settings
 from app.routes.submission import Delivery, Submission, refuse_while_stopping, respond
@@ -23,9 +23,6 @@ from app.routes.trace import trace_of
 
 if TYPE_CHECKING:
     from app.pipeline.request import AnswerStream
-
-_LARGE = 1 << 18
-"""Bytes of a body that takes long enough to decode for other requests to notice."""
 
 
 def asks_for_sound(request: Request[Any, Any, Any], asked: GenerationRequest) -> bool:
@@ -42,8 +39,8 @@ async def speak_in_chat(request: Request[Any, Any, Any], body: bytes) -> Respons
     """
     refuse_while_stopping(request)
     text, speech = orchestrator(request.app).positions("chat", "audio")
-    read = partial(parts_of, body, text, speech, settings(request.app).speech)
-    parts = read() if len(body) < _LARGE else await asyncio.to_thread(read)
+    limits = settings(request.app).speech
+    parts = await decoded(body, partial(parts_of, text_stage=text, speech_stage=speech, limits=limits))
     model = served_name(model_names(request.app), parts.asked.model)
     identity = Identity("chatcmpl-" + trace_of(request.scope).request_id, int(time.time()), model)
     task = encode_task(await with_uploaded_voice(request.app, parts.speech))

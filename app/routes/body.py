@@ -36,7 +36,12 @@ async def decode_body(decoder: BodyDecoder[T], body: bytes) -> T:
     Raises:
         ApiError: 400, as BodyDecoder.decode.
     """
-    return decoder.decode(body) if len(body) < _LARGE else await asyncio.to_thread(decoder.decode, body)
+    return await decoded(body, decoder.decode)
+
+
+async def decoded(body: bytes, decode: Callable[[bytes], T]) -> T:
+    """What `decode` makes of the body, beside the event loop where it is large."""
+    return decode(body) if len(body) < _LARGE else await asyncio.to_thread(decode, body)
 
 
 async def read_body(request: Request[Any, Any, Any]) -> bytes:

@@ -81,6 +81,36 @@ def test_a_language_model_writes_the_prompts_of_pictures(servers: dict[str, Serv
     assert picture["revised_prompt"]
 
 
+def test_a_seed_holds_for_the_prompt_and_for_the_picture(servers: dict[str, Server]) -> None:
+    asked: dict[str, object] = {"prompt": "a red circle", "size": "64x64", "num_inference_steps": 2}
+    path = "/v1/images/generations"
+    first, again = (post(servers["prompt_expansion"], path, **asked, seed=3).json()["data"][0] for _ in range(2))
+    assert first == again
+    assert first["revised_prompt"] != asked["prompt"]
+
+
+def test_chats_of_such_a_pipeline_are_written_or_drawn(servers: dict[str, Server]) -> None:
+    server = servers["prompt_expansion"]
+    asked: dict[str, object] = {"messages": [{"role": "user", "content": "a red circle"}]}
+    text = post(server, "/v1/chat/completions", **asked, max_tokens=5).json()
+    assert "revised_prompt" not in text
+    size = {"modalities": ["image"], "size": "64x64", "num_inference_steps": 2}
+    drawn = post(server, "/v1/chat/completions", **asked, **size).json()
+    assert drawn["revised_prompt"]
+    assert drawn["choices"][0]["message"]["content"][0]["type"] == "image_url"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"guidance_scale": 50}, "guidance_scale"), ({"prompt": "x " * 3000}, "prompt"), ({"size": "63x63"}, "size")],
+)
+def test_who_refuses_does_not_matter(servers: dict[str, Server], fields: dict[str, object], param: str) -> None:
+    """The route, the language model, the pipeline."""
+    asked = {"prompt": "x", "num_inference_steps": 2, **fields}
+    answer = httpx.post(f"{servers['prompt_expansion'].url}/v1/images/generations", json=asked, timeout=120)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
 @pytest.mark.parametrize("name", ["llm_speech", "prompt_expansion"])
 def test_the_served_name_is_that_of_the_file(name: str, servers: dict[str, Server]) -> None:
     [model] = servers[name].get("/v1/models").json()["data"]
