@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import time
@@ -16,70 +15,14 @@ import pytest
 import pytest_asyncio
 
 from app.cluster import messages as m
-from app.cluster.refs import MAX_HELD
 from app.pipeline.orchestrator import Orchestrator
 from app.protocol.errors import ApiError
 from tests.clusters import alive, cluster, eventually, held_refs, with_tcp
-from tests.handover import ROOT, chain, elsewhere, held, pipeline, read, replicas, said, script
+from tests.faults import edges
+from tests.faults.edges import DEATHS, ENDS, FRAMES, SPOKEN, TIMEOUT_S, meet, nothing_left
+from tests.handover import ROOT, chain, elsewhere, held, pipeline, read, said, script
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-TIMEOUT_S = 0.5
-FRAMES = {"rows": 2, "width": 2000}
-"""8000 bytes: they travel by ref here."""
-SPOKEN = said(8, **FRAMES)
-
-
-class End(msgspec.Struct, frozen=True):
-    """What the two stages do, and the status, code and words of what the client is told; no status: the answer is
-    complete, and the second stage said `said`."""
-
-    producer: bytes
-    consumer: bytes = script()
-    status: int = 0
-    code: str | None = None
-    words: str = ""
-    said: str = ""
-
-
-ENDS = {
-    "whole": End(script(8, tensors=FRAMES), said=SPOKEN),
-    "empty": End(script(0)),
-    "enough": End(script(8, tensors=FRAMES), script(3), said=said(3, **FRAMES)),
-    "refused": End(script(8, tensors=FRAMES), script(refuse="not this"), 400, None, "not this"),
-    "producer fails": End(script(8, tensors=FRAMES, fail_after=5), script(), 500, None, "RuntimeError in the engine"),
-    "consumer fails": End(script(8, tensors=FRAMES), script(fail_after=5), 500, None, "RuntimeError in the engine"),
-    "producer stalls": End(
-        script(8, tensors=FRAMES, hang_after=5),
-        script(),
-        504,
-        m.INPUT_TIMEOUT,
-        "s1 got nothing from stage s0 for 0.5 s",
-    ),
-    "producer is late": End(
-        script(8, tensors=FRAMES, token_s=3), script(), 504, m.INPUT_TIMEOUT, "s1 got nothing from stage s0 for 0.5 s"
-    ),
-    "consumer stalls": End(
-        script(8, tensors=FRAMES),
-        script(hang_after=5),
-        504,
-        m.INPUT_TIMEOUT,
-        "stage s1 made nothing of what stage s0 had sent it for 0.5 s",
-    ),
-    "consumer does not keep up": End(
-        script(2 * MAX_HELD, tensors=FRAMES),
-        script(hang_after=1),
-        503,
-        m.TENSORS_FULL,
-        f"stage s0 holds {MAX_HELD} tensors",
-    ),
-}
-DEATHS = {
-    "producer dies": End(
-        script(8, tensors=FRAMES, exit_after=5, token_s=0.1), script(), 503, m.REPLICA_LOST, "was lost"
-    ),
-    "consumer dies": End(script(8, tensors=FRAMES), script(exit_after=5, token_s=0.1), 503, m.REPLICA_LOST, "was lost"),
-}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -89,33 +32,10 @@ async def stages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Orch
         yield orchestrator
 
 
-def nothing_left(orchestrator: Orchestrator) -> bool:
-    loads = [replica.load for stage in orchestrator.status() for replica in stage.replicas]
-    return not held(orchestrator) and not any(load.running or load.waiting or load.held for load in loads)
-
-
-def open_files(orchestrator: Orchestrator) -> dict[int, int]:
-    """Of this process, which is the API worker here, and of all replicas."""
-    return {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in (os.getpid(), *replicas(orchestrator))}
-
-
-async def meet(orchestrator: Orchestrator, end: End, request_id: str = "r") -> None:
-    """One request that ends so."""
-    request = chain(orchestrator, end.producer, end.consumer, request_id=request_id, timeout_s=TIMEOUT_S)
-    if not end.status:
-        assert (await read(request))[1] == end.said
-        return
-    with pytest.raises(ApiError) as caught:
-        await read(request)
-    error = caught.value.body.error
-    assert (caught.value.status, error.code) == (end.status, end.code)
-    assert end.words in error.message
-
-
 @pytest.mark.parametrize("name", [*ENDS, *DEATHS])
 async def test_it_is_told_in_time_and_others_go_on(stages: Orchestrator, name: str) -> None:
     """The other request began before, so that both stages have it in replicas that the one with the fault is not in."""
-    await eventually(lambda: stages.ready and len(replicas(stages)) == 4 and nothing_left(stages))
+    await edges.idle(stages)
     bystander = asyncio.create_task(
         read(chain(stages, script(8, tensors=FRAMES, token_s=0.12), script(), request_id="b"))
     )
@@ -124,36 +44,12 @@ async def test_it_is_told_in_time_and_others_go_on(stages: Orchestrator, name: s
     await meet(stages, (ENDS | DEATHS)[name])
     assert time.monotonic() - began < TIMEOUT_S + 10
     assert (await bystander)[1] == SPOKEN
-    await eventually(lambda: nothing_left(stages))
+    await edges.idle(stages)
 
 
 @pytest.mark.parametrize("name", ENDS)
 async def test_fifty_of_each_leave_nothing(stages: Orchestrator, name: str) -> None:
-    await eventually(lambda: stages.ready and len(replicas(stages)) == 4 and nothing_left(stages))
-    await meet(stages, ENDS[name])
-    await eventually(lambda: nothing_left(stages))
-    before = open_files(stages)
-    for turn in range(2):
-        await asyncio.gather(*(meet(stages, ENDS[name], f"{turn}-{number}") for number in range(25)))
-    await eventually(lambda: nothing_left(stages))
-    await eventually(lambda: all(count <= before[pid] for pid, count in open_files(stages).items()))
-
-
-async def test_fifty_clients_that_leave_leave_nothing(stages: Orchestrator) -> None:
-    async def leave(number: int) -> None:
-        request = chain(stages, script(100, tensors=FRAMES, token_s=0.02), script(), request_id=f"{number}")
-        await request.start()
-        for _ in range(number % 4):
-            await anext(request)
-        await request.aclose()
-
-    await leave(0)
-    await eventually(lambda: nothing_left(stages))
-    before = open_files(stages)
-    for turn in range(5):
-        await asyncio.gather(*(leave(10 * turn + number) for number in range(10)))
-    await eventually(lambda: nothing_left(stages))
-    await eventually(lambda: all(count <= before[pid] for pid, count in open_files(stages).items()))
+    await edges.many(stages, ENDS[name], 50)
 
 
 # ------------------------------------------------------------------------------------------------ API workers
@@ -218,8 +114,9 @@ async def test_tensors_cross_hosts(tmp_path: Path, local: tuple[int, int]) -> No
 async def test_a_host_that_is_lost_while_it_is_pulled_from(tmp_path: Path) -> None:
     async with two_hosts(tmp_path, 0, 1) as (orchestrator, process):
         large = script(100, tensors={"rows": 1000, "width": 3584, "paced": True})
-        request = asyncio.create_task(read(chain(orchestrator, large, script(), timeout_s=30)))
-        await eventually(lambda: held_refs(process.pid) != [])
+        texts: list[str] = []
+        request = asyncio.create_task(read(chain(orchestrator, large, script(), timeout_s=30), texts))
+        await eventually(lambda: texts != [] and texts[1] != "" and held_refs(process.pid) != [])
         process.send_signal(signal.SIGKILL)
         with pytest.raises(ApiError) as caught:
             await asyncio.wait_for(request, 20)
