@@ -51,7 +51,7 @@ def silent_film(container: str = "mp4", codec: str = "mpeg4", frames: int = 3) -
     with av.open(buffer, "w", format=container) as file:
         stream = file.add_stream(codec, rate=5)
         stream.width = stream.height = 64
-        stream.pix_fmt = "yuv420p"
+        stream.pix_fmt = "rgb8" if codec == "gif" else "yuv420p"
         for shade in range(frames):
             picture = np.full((64, 64, 3), 20 * shade, np.uint8)
             file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))

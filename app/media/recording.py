@@ -9,9 +9,11 @@ from typing import Any
 
 import av
 import numpy as np
+from av.audio.stream import AudioStream
+from av.container import InputContainer
 from av.error import FFmpegError
 
-from app.media.errors import invalid, too_large
+from app.media.errors import MediaError, invalid, too_large
 from app.settings.schema import MediaConfig
 
 Samples = np.ndarray[Any, np.dtype[np.float32]]
@@ -45,8 +47,7 @@ def read_recording(
             if (count := count + len(part)) > enough:
                 raise invalid(f"the recording is longer than {longest:g} s: send {shortest:g} to {longest:g} s of it")
     except (FFmpegError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise invalid(f"the recording cannot be decoded as WAV, MP3, Ogg, FLAC, AAC, MP4 or WebM ({reason})") from error
+        raise _undecodable(error) from error
     if count < shortest * rate:
         raise invalid(f"the recording is {count / rate:.2f} s long: send {shortest:g} to {longest:g} s")
     sound = np.concatenate(parts)[: int(longest * rate)]
@@ -55,18 +56,45 @@ def read_recording(
     return np.clip(sound, -1, 1)
 
 
+def native_rate(data: bytes) -> int:
+    """The sample rate of a recording in Hz, as its header says.
+
+    Raises:
+        MediaError: 400, it cannot be decoded, or has no audio track.
+    """
+    try:
+        with _opened(data) as container:
+            return _audio_track(container).rate
+    except (FFmpegError, ValueError) as error:
+        raise _undecodable(error) from error
+
+
 def _decoded(data: bytes, rate: int) -> Iterator[Samples]:
-    options = {"format_whitelist": _CONTAINERS, "codec_whitelist": _audio_codecs(), "protocol_whitelist": ""}
-    with av.open(BytesIO(data), options=options, metadata_errors="replace") as container:
-        if not container.streams.audio:
-            raise invalid("the recording has no audio track")
-        stream = container.streams.audio[0]
+    with _opened(data) as container:
+        stream = _audio_track(container)
         resampler = av.AudioResampler("fltp", "mono", rate)
         for frame in container.decode(stream):
             if frame.sample_rate not in _RATES:
                 raise invalid(f"the recording has {frame.sample_rate} samples a second: send one of 8000 to 96000")
             yield from (part.to_ndarray()[0] for part in resampler.resample(frame))
         yield from (part.to_ndarray()[0] for part in resampler.resample(None))
+
+
+def _opened(data: bytes) -> InputContainer:
+    options = {"format_whitelist": _CONTAINERS, "codec_whitelist": _audio_codecs(), "protocol_whitelist": ""}
+    container: InputContainer = av.open(BytesIO(data), options=options, metadata_errors="replace")
+    return container
+
+
+def _audio_track(container: InputContainer) -> AudioStream:
+    if not container.streams.audio:
+        raise invalid("the recording has no audio track")
+    return container.streams.audio[0]
+
+
+def _undecodable(error: Exception) -> MediaError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return invalid(f"the recording cannot be decoded as WAV, MP3, Ogg, FLAC, AAC, MP4 or WebM ({reason})")
 
 
 @cache

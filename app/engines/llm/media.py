@@ -14,20 +14,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import cv2
 from vllm.exceptions import VLLMValidationError
 from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, MediaConnector
 from vllm.multimodal.media.audio import AudioMediaIO
 from vllm.multimodal.media.connector import global_thread_pool
 from vllm.multimodal.media.image import ImageMediaIO
 from vllm.multimodal.media.video import VideoMediaIO
-from vllm.multimodal.video_decoders.opencv import OpenCVVideoBackendMixin
 
 from app.media import dataurl
 from app.media.audio import check_seconds
 from app.media.errors import MediaError, invalid, too_large
 from app.media.fetch import MediaFetcher
+from app.media.film import film_size
 from app.media.images import check_pixels
+from app.media.recording import native_rate, read_recording
 from app.settings.schema import MediaConfig
 
 CONNECTOR = "omni-app"
@@ -35,6 +35,12 @@ CONNECTOR = "omni-app"
 
 _FRAMES = "data:video/jpeg"
 """A list of JPEG files, separated by commas, in one data URL: an invention of vLLM."""
+
+_OPEN_BACKENDS = (None, "auto", "pyav")
+"""Where vLLM would give a file that libsndfile does not know to all of FFmpeg, with its descriptions of streams."""
+
+_SHORTEST_S = 0.001
+"""Of a recording: less is none."""
 
 logger = logging.getLogger("app.engines.llm")
 
@@ -84,14 +90,13 @@ class GuardedConnector(MediaConnector):  # type: ignore[misc]
         return await asyncio.get_running_loop().run_in_executor(global_thread_pool, _decoding, decode, data, media_io)
 
     def _decode(self, data: bytes, media_io: Any) -> Any:
-        limits = self._limits
         match media_io:
-            case ImageMediaIO():
-                check_pixels(data, limits.max_pixels)
             case AudioMediaIO():
-                check_seconds(data, limits.max_seconds)
+                return _recording(data, media_io, self._limits)
             case VideoMediaIO():
-                media_io.video_loader = _bounded(media_io.video_loader, _frame_pixels(data), limits.max_video_pixels)
+                return _film(data, media_io, self._limits)
+            case ImageMediaIO():
+                check_pixels(data, self._limits.max_pixels)
         return media_io.load_bytes(data)
 
     def _decode_frames(self, url: str, media_io: VideoMediaIO) -> Any:
@@ -122,10 +127,22 @@ def _decoding(decode: Callable[[Any, Any], Any], data: bytes | str, media_io: An
         ) from error
 
 
-def _frame_pixels(data: bytes) -> int:
-    # Not released by hand: OpenCV 5 then drops its Python stream without holding the GIL, which crashes the process.
-    capture = OpenCVVideoBackendMixin.open_video_capture(data)
-    return int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)) * int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
+def _recording(data: bytes, media_io: AudioMediaIO, limits: MediaConfig) -> Any:
+    check_seconds(data, limits.max_seconds)
+    if media_io.audio_backend not in _OPEN_BACKENDS:
+        return media_io.load_bytes(data)
+    rate = native_rate(data)
+    return read_recording(data, rate=rate, limits=limits, seconds=(_SHORTEST_S, limits.max_seconds)), rate
+
+
+def _film(data: bytes, media_io: VideoMediaIO, limits: MediaConfig) -> Any:
+    width, height = film_size(data)
+    media_io.video_loader = _bounded(media_io.video_loader, width * height, limits.max_video_pixels)
+    film = media_io.load_bytes(data)
+    frames, _ = film.media
+    if len(frames) == 0:  # vLLM would go on with none, and divide by their number
+        raise invalid("no frame of the video can be decoded")
+    return film
 
 
 def _bounded(loader: Any, frame_pixels: int, max_pixels: int) -> Any:

@@ -25,6 +25,10 @@ from app.settings.schema import MediaConfig
 from tests.media.loading import loopback_too
 from tests.media.test_headers import encoded, png_header, wav
 from tests.media.web import Names, Web, ok, serving
+from tests.recordings import as_file, as_wav, chirp, silent_film
+
+STREAM = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio 5004 RTP/AVP 0\n"
+"""The description of one, which FFmpeg would wait for."""
 
 
 @pytest.fixture
@@ -118,6 +122,8 @@ async def test_files_only_from_the_directory(tmp_path: Path) -> None:
         ("audio", data_url(b"no audio"), {}, 400),
         ("audio", data_url(b"RIFF\xff\xff\xff\xffWAVEfmt "), {}, 400),
         ("audio", "file:///etc/passwd", {}, 400),
+        ("audio", data_url(STREAM), {}, 400),
+        ("video", data_url(STREAM), {}, 400),
         ("video", data_url(b"no video"), {}, 400),
         ("video", "http://media.test.evil/a", {}, 400),
         ("video", data_url(b"no jpeg", "video/jpeg"), {}, 400),
@@ -135,6 +141,46 @@ async def test_refusals(method: str, url: str, limits: dict[str, Any], status: i
     with pytest.raises(MediaError) as caught:
         await load(url)
     assert (caught.value.failed.status, caught.value.source) == (status, url)
+
+
+async def test_sound_of_a_silent_film() -> None:
+    """What `use_audio_in_video` asks for: vLLM takes the film for a recording, too."""
+    with pytest.raises(MediaError, match="has no audio track") as caught:
+        await connector().fetch_audio_async(data_url(silent_film(), "video/mp4"))
+    assert caught.value.failed.status == 400
+
+
+async def test_sound_of_a_container_that_only_ffmpeg_knows() -> None:
+    file = as_file(chirp(0.5, rate=8000), "asf", "wmav2", 8000)
+    samples, rate = await connector().fetch_audio_async(data_url(file))
+    assert rate == 8000
+    assert abs(len(samples) / rate - 0.5) < 0.3
+    assert samples.ndim == 1
+
+
+async def test_a_film_of_one_picture_that_does_not_say_how_long_it_is() -> None:
+    frames, _ = (await connector().fetch_video_async(data_url(silent_film("asf", "wmv2", 1)))).media
+    assert frames.shape == (1, 64, 64, 3)
+
+
+async def test_a_film_of_which_vllm_decodes_nothing() -> None:
+    """One picture in MP4 is what its OpenCV does not find again after it has looked for the end."""
+    with pytest.raises(MediaError, match="no frame of the video can be decoded"):
+        await connector().fetch_video_async(data_url(silent_film("mp4", "mpeg4", 1)))
+
+
+@pytest.mark.parametrize(
+    ("film", "said"),
+    [
+        (as_wav(chirp(0.2)), "does not read"),
+        (as_file(chirp(0.2), "mp4", "aac"), "has no picture track"),
+        (silent_film()[:40], "is damaged"),
+    ],
+)
+async def test_films_without_pictures(film: bytes, said: str) -> None:
+    with pytest.raises(MediaError, match=said) as caught:
+        await connector().fetch_video_async(data_url(film))
+    assert caught.value.failed.status == 400
 
 
 async def test_the_frames_taken_of_a_video_are_counted_together(film: bytes) -> None:
