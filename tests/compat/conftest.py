@@ -74,4 +74,4 @@ def imitator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     line = ("omni-app", "serve", str(model), "--port", "{port}", "--served-model-name", "tiny")
     flags = ("--allowed-local-media-path", str(directory / "open"), "--allowed-media-domains", "*")
     with start_server((*line, *flags, "--workers", "2")) as server:
-        yield server.wait_ready(120)
+        yield server.wait_ready(240)

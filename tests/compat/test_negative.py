@@ -156,6 +156,7 @@ FUZZED = [
     "/v1/audio/speech",
     "/v1/audio/speech/batch",
     "/v1/audio/generate",
+    "/v1/audio/voices",
     "/v1/embeddings",
     "/v2/embed",
     "/pooling",
@@ -174,8 +175,9 @@ def operations(client: httpx.Client) -> dict[str, Json]:
 
 
 def test_every_post_route_is_fuzzed(operations: dict[str, Json]) -> None:
-    """Those that take only a form are fuzzed in test_image_refusals.py."""
-    assert sorted(operations) == sorted([*FUZZED, "/v1/images/variations"])
+    """Those that take only a form are fuzzed in test_image_refusals.py and test_speech_refusals.py."""
+    forms = ["/v1/images/variations", "/v1/audio/transcriptions", "/v1/audio/translations"]
+    assert sorted(operations) == sorted(FUZZED + forms)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.compat.fuzz import bodies, documented, example, fault
 from tests.compat.negative import Case, Json, Route, cases, problem, send
@@ -58,7 +59,17 @@ SOUND = Route(
     },
     ("input",),
 )
-ROUTES = [SPEECH, BATCH, SOUND]
+VOICES = Route(
+    "/v1/audio/voices",
+    {"name": "ada", "consent": "yes", "audio_sample": "data:audio/wav;base64,UklGRiQAAABXQVZF"},
+    {"name": "text", "consent": "text"},
+    {"audio_sample": "text", "type": "choice", "ref_text": "text", "speaker_description": "text"},
+    ("name", "consent"),
+    strict=True,
+)
+ROUTES = [SPEECH, BATCH, SOUND, VOICES]
+FORMS = {"/v1/audio/voices": "audio_sample", "/v1/audio/transcriptions": "file", "/v1/audio/translations": "file"}
+"""Routes that take a form, and the part that is a recording."""
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +89,8 @@ def _here(route: Route, case: Case) -> Case:
     field = next(iter(route.required))
     if case.name == ("very deep" if route.required[field] == "text" else "invalid UTF-8"):
         return case._replace(param=field)
+    if route.path in FORMS and case.media_type == "multipart/form-data":
+        return case._replace(status=(400,))  # a form is welcome there, so it is a broken one
     return case
 
 
@@ -104,5 +117,21 @@ def test_no_body_is_a_fault(client: httpx.Client, operations: dict[str, Json], r
     def check(body: Json) -> None:
         answer = client.post(route.path, json=body)
         assert answer.headers["content-type"].startswith("audio/") or fault(answer) is None
+
+    check()
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_no_form_is_a_fault(client: httpx.Client, operations: dict[str, Json], path: str) -> None:
+    form = operations[path]["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+    names = st.sampled_from([*sorted(form), "zzz"])
+    values = st.sampled_from(["", "null", "true", "-1", "1e999", "nan", "[]", "{}", '{"a":1}', "9" * 400, "x"])
+    values |= st.text(max_size=8)
+
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @given(st.dictionaries(names, values, max_size=4))
+    def check(fields: dict[str, str]) -> None:
+        files = {FORMS[path]: ("a.wav", b"RIFF", "audio/wav")}
+        assert fault(client.post(path, data=fields, files=files)) is None
 
     check()
