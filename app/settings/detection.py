@@ -68,7 +68,7 @@ def what_is(model: str, look_up: LookUp | None, hints: Hints) -> Found | None:
     if not is_hub_id(model):
         return inspect(Path(model).expanduser(), hints)
     _check_hub_id(model)
-    looked_up = look_up(model) if look_up else None
+    looked_up = look_up(model, hints.revision or "main", hints.cache) if look_up else None
     if hints.class_name and (looked_up is None or looked_up.class_name is not None):
         return by_class_name(hints.class_name)
     return looked_up

@@ -12,7 +12,8 @@ import msgspec
 from app.settings.inspection import inspect
 from app.settings.pipelines import Found, by_class_name, by_model_type
 
-LookUp = Callable[[str], Found | None]
+LookUp = Callable[[str, str, str], Found | None]
+"""Hub.look_up, or what answers in its place."""
 
 _TIMEOUT_S = 5.0
 _TRUE = {"1", "on", "yes", "true"}

@@ -18,11 +18,13 @@ class Hints(msgspec.Struct, frozen=True):
     """What was said about a model beside its name: all that is known of a file, and of a hub id without the hub.
 
     `class_name` is that of --model-class-name; `config`, from --diffusers-load-kwargs, is the directory that has what a
-    single file lacks.
+    single file lacks. `revision` and `cache`: which one of a hub model, and where it is kept.
     """
 
     class_name: str = ""
     config: str = ""
+    revision: str = ""
+    cache: str = ""
 
 
 def inspect(path: Path, hints: Hints = Hints()) -> Found:  # noqa: B008 - frozen

@@ -86,7 +86,7 @@ def examine(
     source: Source = "argument",
     ask_hub: bool = False,
 ) -> Resolution:
-    """As resolve(), with the warnings returned. `ask_hub`: find out what a hub id is, with one request at most.
+    """As resolve(), with the warnings returned. `ask_hub`: find out what hub ids are, with one request for each at most.
 
     Raises:
         ConfigError: with every problem that was found.
@@ -97,21 +97,15 @@ def examine(
     model = str(given["model"].value).strip() if "model" in given else ""
     if not model and "deploy_config" not in given:
         raise ConfigError([*problems, NO_MODEL])
-    hub = _hub(given, environ, warnings) if ask_hub else None
-    settings = _assemble(model, given, problems, warnings, hub)
+    look_up = Hub(environ, warnings).look_up if ask_hub else None
+    settings = _assemble(model, given, problems, warnings, look_up)
     if problems:
         raise ConfigError(problems)
     return Resolution(settings, warnings)
 
 
-def _hub(given: Mapping[str, Given], environ: Mapping[str, str], warnings: list[str]) -> LookUp:
-    hub = Hub(environ, warnings)
-    revision, cache = (given[key].value if key in given else "" for key in ("revision", "download_dir"))
-    return lambda model: hub.look_up(model, revision or "main", cache)
-
-
 def _assemble(
-    model: str, given: Mapping[str, Given], problems: list[str], warnings: list[str], hub: LookUp | None
+    model: str, given: Mapping[str, Given], problems: list[str], warnings: list[str], look_up: LookUp | None
 ) -> Settings:
     origins = {"model": given["model" if model else "deploy_config"].origin}
     names = given.get("served_model_name")
@@ -122,7 +116,7 @@ def _assemble(
     speech = _section(SpeechConfig, "speech", given, origins)
     log = _section(LogConfig, "log", given, origins)
     take_keys(server, given, origins, problems)
-    resolved = resolve_stages(model, given, problems, warnings, hub)
+    resolved = resolve_stages(model, given, problems, warnings, look_up)
     _route(master, resolved, given, origins, problems, warnings)
     name = model or Path(given["deploy_config"].value).stem
     settings = Settings(

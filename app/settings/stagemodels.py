@@ -56,7 +56,12 @@ class StageModels:
 def stage_hints(arguments: Mapping[str, Any]) -> Hints:
     """What a stage's engine arguments say about its model."""
     config = (arguments.get("diffusers_load_kwargs") or {}).get("config")
-    return Hints(str(arguments.get("model_class_name") or ""), config if isinstance(config, str) else "")
+    return Hints(
+        class_name=str(arguments.get("model_class_name") or ""),
+        config=config if isinstance(config, str) else "",
+        revision=str(arguments.get("revision") or ""),
+        cache=str(arguments.get("download_dir") or ""),
+    )
 
 
 def fits(stage: StageConfig, found: Found) -> bool:

@@ -104,7 +104,12 @@ def _hints(given: Mapping[str, Given], by_stage: dict[str, dict[int, StageValues
         return next((x[key] for x in arguments if isinstance(x.get(key), kind)), None)
 
     config = (first("diffusers_load_kwargs", dict) or {}).get("config")
-    return Hints(first("model_class_name", str) or "", config if isinstance(config, str) else "")
+    return Hints(
+        class_name=first("model_class_name", str) or "",
+        config=config if isinstance(config, str) else "",
+        revision=first("revision", str) or "",
+        cache=first("download_dir", str) or "",
+    )
 
 
 def _explicit_documents(given: Mapping[str, Given], problems: list[str]) -> list[Document]:

@@ -171,11 +171,11 @@ def test_a_class_name_does_not_make_a_language_model_a_diffusion_model(model: st
 
 
 def test_without_the_hub_a_class_name_tells_what_a_hub_id_is() -> None:
-    def language_model(_: str) -> Found:
+    def language_model(*_: str) -> Found:
         return by_model_type("llama")
 
     hints = Hints("StableAudioPipeline")
-    assert detect("org/unknown", None, lambda _: None, hints).pipeline.name == "diffusion"
+    assert detect("org/unknown", None, lambda *_: None, hints).pipeline.name == "diffusion"
     assert detect("org/unknown", None, language_model, hints).pipeline.name == "llm"
 
 

@@ -102,6 +102,20 @@ def test_what_cannot_be_served_is_told_before_any_download(
         examine({"model": model}, hub[0], ask_hub=True)
 
 
+def test_every_stage_is_asked_about_in_its_own_revision(hub: tuple[dict[str, str], Requests], tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "pipeline: custom\nstages:\n"
+        "- {stage_id: 0, name: text, kind: llm, model: org/text, revision: v3}\n"
+        "- {stage_id: 1, name: voice, kind: speech, model: org/voice, sources: [text]}\n"
+    )
+    examine({"deploy_config": str(file)}, hub[0], ask_hub=True)
+    assert [path for path, _ in hub[1]] == ["/api/models/org/text/revision/v3", "/api/models/org/voice/revision/main"]
+    file.write_text(file.read_text().replace("kind: speech", "kind: diffusion, prompt_template: '{prompt}'"))
+    with pytest.raises(ConfigError, match="of kind diffusion, but org/voice is a model of type vits"):
+        examine({"deploy_config": str(file)}, hub[0], ask_hub=True)
+
+
 def test_nobody_is_asked_without_need(hub: tuple[dict[str, str], Requests], model: str) -> None:
     environ, asked = hub
     examine({"model": "org/text"}, environ)
