@@ -65,11 +65,11 @@ def vits(directory: Path, speakers: int = 1, **tokenizer: Any) -> None:
     transformers.VitsModel(config).save_pretrained(directory)
 
 
-def speecht5(directory: Path) -> None:
+def speecht5(directory: Path, letters: str = string.printable) -> None:
     """Embeddings of 16 numbers; the vocoder is in vocoder/, and voice.npy is a voice."""
     pieces = BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([string.printable] * 8),
+        sentence_iterator=iter([letters] * 8),
         model_writer=pieces,
         model_type="char",
         vocab_size=80,

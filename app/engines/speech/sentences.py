@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 
+from app.engines.speech.markdown import without_marks
+
 _END = re.compile(r"[.!?…]+[\"'”’»)\]}*_]*(?=\s)|[。！？｡]+[」』”’）】》\"']*|\s*\n\s*")
 """What may end a sentence: its marks and what closes after them; in CJK without white space; a line break."""
 _CLAUSE = re.compile(r"[,;:—–)\]]+\s|[，、；：]")
@@ -111,5 +113,6 @@ def _is_abbreviation(before: str, after: str) -> bool:
 
 
 def spoken(sentence: str) -> str:
-    """The sentence as a model reads it: single white space, none at its ends; "" where nothing can be said."""
-    return " ".join(sentence.split()) if any(char.isalnum() for char in sentence) else ""
+    """The sentence as a model reads it: without Markdown, single white space, none at its ends; "" for no word."""
+    words = without_marks(sentence)
+    return " ".join(words.split()) if any(char.isalnum() for char in words) else ""

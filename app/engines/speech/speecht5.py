@@ -100,7 +100,10 @@ def load(model: str, options: SpeechOptions) -> SpeechT5Synthesizer:
     vocoder = load_model(SpeechT5HifiGan, directory, options, small=True)
     size = speech.config.speaker_embedding_dim
     voices = {name: _embedding(Path(model) / file, size) for name, file in options.speaker_embeddings.items()}
-    return SpeechT5Synthesizer(speech, vocoder, SpeechT5Tokenizer.from_pretrained(model, local_files_only=True), voices)
+    tokenizer = SpeechT5Tokenizer.from_pretrained(model, local_files_only=True)
+    if tokenizer.convert_tokens_to_ids("1") == tokenizer.unk_token_id:
+        tokenizer.normalize = True  # numbers in English words are heard; unknown tokens are not
+    return SpeechT5Synthesizer(speech, vocoder, tokenizer, voices)
 
 
 def _embedding(file: Path, size: int) -> NDArray[np.float32]:

@@ -15,6 +15,7 @@ from transformers import SpeechT5ForTextToSpeech, SpeechT5HifiGan, SpeechT5Token
 from app.engines.base import EngineError
 from app.engines.speech.engine import SpeechEngine
 from app.protocol.speechtask import SpeechCard, VoiceSample
+from tests import tiny_speech
 from tests.engines.speech.asking import Asked, ask, stage, started, task
 from tests.engines.speech.parity import Voices, assert_heard, stock
 
@@ -78,3 +79,11 @@ async def test_an_embedding_that_is_none(
         np.save(file, numbers)
     with pytest.raises(ValueError, match=says):
         await SpeechEngine(stage(tiny_voices("speecht5"), speaker_embeddings={"x": str(file)})).start()
+
+
+async def test_a_model_without_digits_says_numbers_in_words(tmp_path: Path) -> None:
+    tiny_speech.speecht5(tmp_path, letters="abcdefghijklmnopqrstuvwxyz .")
+    sample = VoiceSample(embedding=[0.5] * 16)
+    async with started(tmp_path, default_sampling_params=LENGTHS) as engine:
+        digits, words = [await ask(engine, task(text, sample=sample)) for text in ("it is 42", "it is forty two")]
+    assert digits.file == words.file
