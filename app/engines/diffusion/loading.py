@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from app.engines.diffusion.load_arguments import FLAG, load_arguments
 from app.engines.diffusion.offload import offload_config
 from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.precision import Dtypes, choose_dtype, default_of, name_of
+from app.engines.diffusion.scratch import passing_directory
 from app.engines.diffusion.vision_processor import ImageProcessor
 from app.engines.diffusion.weight_threads import weight_threads
 
@@ -59,8 +59,8 @@ def load(options: DiffusionOptions, model: str, progress: Say) -> Any:
     """
     diffusers_logging.disable_progress_bar()
     transformers.logging.disable_progress_bar()
-    with tempfile.TemporaryDirectory(prefix="omni-pipeline-") as scratch:
-        plan = _plan(options, Path(model), Path(scratch))
+    with passing_directory("omni-pipeline-") as scratch:
+        plan = _plan(options, Path(model), scratch)
         pipe = _dummy(plan, progress) if options.diffusion_load_format == "dummy" else _from_files(plan, progress)
     if options.diffusion_load_format == "custom_pipeline":
         custom.set_attributes(pipe, options.custom_pipeline_args)

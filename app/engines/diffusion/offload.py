@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +12,7 @@ from diffusers.hooks import apply_group_offloading
 
 from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.parts import denoisers, modules
+from app.engines.diffusion.scratch import own_directory
 
 _HOST = torch.device("cpu")
 _PREFIX = "omni-layers-"
@@ -100,22 +98,14 @@ def install(pipe: Any, config: OffloadConfig, device: torch.device) -> Iterator[
         yield _by_module(pipe, config, known, device)
         return
     if config.disk_path:
-        config = msgspec.structs.replace(config, disk_path=_own_directory(Path(config.disk_path)))
+        # a fresh one: diffusers takes files of the right name for its own, whatever model they are of
+        config = msgspec.structs.replace(config, disk_path=str(own_directory(_PREFIX, Path(config.disk_path))))
     chosen = set(config.components) or _heavy(pipe, known, config)
     for name, part in known.items():
         if name not in chosen:
             part.to(device)
     for name in sorted(chosen):
         yield _by_layer(name, known[name], name in denoisers(pipe), config, device)
-
-
-def _own_directory(parent: Path) -> str:
-    """A fresh one: diffusers takes files of the right name for its own, whatever model they are of."""
-    parent.mkdir(parents=True, exist_ok=True)
-    for left in parent.glob(f"{_PREFIX}*-*"):
-        if not Path("/proc", left.name.removeprefix(_PREFIX).partition("-")[0]).exists():
-            shutil.rmtree(left, ignore_errors=True)
-    return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent)
 
 
 def _by_module(pipe: Any, config: OffloadConfig, known: dict[str, torch.nn.Module], device: torch.device) -> str:
