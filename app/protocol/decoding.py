@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 _MAX_DEPTH = 8
 _MISSING = re.compile(r"missing required field `([^`]+)`")
-_UNKNOWN = re.compile(r"unknown field `([^`]+)`")
+_UNKNOWN = re.compile(r"unknown field `(.*)`", re.DOTALL)
 _EXPECTED = re.compile(r"Expected `(?P<types>[^`]+)`(?P<bound>[^`,]*)(?:, got `(?P<got>[^`]+)`)?$")
 
 _WORDS = {
