@@ -178,8 +178,10 @@ class StubEngine:
             for piece in speaker.say(text):
                 request.emit(piece)
         await self._misbehave(script, count)
-        for event in (*speaker.finish(), speaker.usage(), m.Done()):
-            request.emit(event)
+        for piece in speaker.finish():
+            request.emit(piece)
+        request.emit(speaker.usage())
+        request.emit(m.Done())
 
     async def _generate(self, request: Request, body: _Body) -> None:
         script = body.stub

@@ -20,7 +20,11 @@ class UploadOperation(Operation):
         form = Schema(
             type=OpenAPIType.OBJECT, required=fields.required, properties={**(fields.properties or {}), **recording}
         )
-        example = {"name": "ada", "consent": "I am the speaker", "audio_sample": "data:audio/wav;base64,UklGRiQAAABXQVZF"}
+        example = {
+            "name": "ada",
+            "consent": "I am the speaker",
+            "audio_sample": "data:audio/wav;base64,UklGRiQAAABXQVZF",
+        }
         self.request_body = RequestBody(
             required=True,
             content={
