@@ -11,7 +11,7 @@ from tests.routes.serving import Served
 
 Route = tuple[str, str]
 
-_ROW = re.compile(r"^\| `(GET|POST|WEBSOCKET) (\S+)` \|(.*)\|$", re.MULTILINE)
+_ROW = re.compile(r"^\| `(GET|POST|DELETE|WEBSOCKET) (\S+)` \|(.*)\|$", re.MULTILINE)
 _DECORATOR = re.compile(r'@\w*router\.(get|post|put|delete|websocket)\(\s*"([^"]+)"')
 _VLLM = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "vllm" / "entrypoints"
 
