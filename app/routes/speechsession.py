@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -44,7 +43,7 @@ logger = logging.getLogger("app.routes")
 
 CONFIG_S = 10.0
 """How long a client may take to say how it wants to be spoken to."""
-MAX_UTTERANCES = 16
+MAX_UTTERANCES = 8
 """That wait behind the one which is being spoken."""
 _LARGE = 256 << 10
 """Characters of a message which takes long enough to decode for other clients to notice."""
@@ -93,10 +92,8 @@ class SpeechSession:
             for part in parts:
                 part.cancel()
             await asyncio.wait(parts)
-        if ending.error is not None:
-            with suppress(LostClientError):
-                await self._wire.send(socket_error(ending.error).encode())
-        await self._wire.close(ending.code, ending.reason)
+        last_words = "" if ending.error is None else socket_error(ending.error).encode()
+        await self._wire.close(ending.code, ending.reason, last_words)
 
     def _ending(self, done: set[asyncio.Task[Ending]]) -> Ending:
         for part in done:

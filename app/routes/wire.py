@@ -58,10 +58,12 @@ class Wire:
             raise LostClientError from error
         self.sent_at = self._clock()
 
-    async def close(self, code: int, reason: str) -> None:
+    async def close(self, code: int, reason: str, last_words: str = "") -> None:
         """Say goodbye, if somebody is there to hear it."""
         with suppress(OSError, RuntimeError, WebSocketDisconnect):
             async with asyncio.timeout(_LAST_WORDS_S), self._lock:
+                if last_words:
+                    await self._send({"type": "websocket.send", "text": last_words})
                 await self._send({"type": "websocket.close", "code": code, "reason": reason})
 
     def stop(self) -> None:
