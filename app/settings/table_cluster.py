@@ -62,7 +62,8 @@ STAGES = (
         default=8 << 20,  # measured: 5 MB gain nothing, 40 MB arrive in half the time
         least=0,
         kinds=("llm", "diffusion", "speech", "stub"),
-        help="Larger results (pictures) go from a replica to the API workers of its host through shared memory.",
+        help="Larger results (pictures, sound) go from a replica to the API workers of its host through shared memory; "
+        "tensors go so to the next stage, above 256 KiB at the latest.",
     ),
     Flag(
         name="async-chunk",
