@@ -23,6 +23,7 @@ _decoder = FieldDecoder(SoundRequest, REFUSED)
 @post(
     "/v1/audio/generate",
     status_code=200,
+    media_type="audio/wav",
     operation_class=SoundOperation,
     operation_id="generateAudio",
     responses=ERRORS,

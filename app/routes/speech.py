@@ -31,6 +31,7 @@ _decoder = FieldDecoder(SpeechRequest, REFUSED)
 @post(
     "/v1/audio/speech",
     status_code=200,
+    media_type="audio/mpeg",
     operation_class=SpeechOperation,
     operation_id="createSpeech",
     responses=ERRORS,
