@@ -10,7 +10,7 @@ import msgspec
 from app.settings import platforms
 from app.settings.classnames import output_of
 from app.settings.deploy import Document
-from app.settings.edges import Wishes, connect
+from app.settings.edges import connect, read_wishes
 from app.settings.flags import Flag, by_engine_argument, flags
 from app.settings.layers import Layer, Merged
 from app.settings.pipelines import CUSTOM, Pipeline, StageTopology
@@ -84,38 +84,13 @@ class Builder:
         merged = {stage_id: self._merged(stage_id) for stage_id in self.ids()}
         if not merged:
             self._problems.append(f"the pipeline {self._pipeline.name} has no stages: list them under stages")
-        connect(merged, self._wishes(), self._problems, open=self._pipeline.open)
+        documents, flag = self._sources.documents, self._sources.given.get("async_chunk")
+        wishes = read_wishes(documents, list(self._mentions()), flag.origin if flag else "", self._problems)
+        connect(merged, wishes, self._problems, fixed=not self._pipeline.open)
         self._problems += edge_problems(merged)
         if self._pipeline.name == CUSTOM:  # the stub's are for tests, which make faults
             self._problems += graph_problems(merged)
         return [self._finished(stage_id, stage) for stage_id, stage in merged.items()]
-
-    def _wishes(self) -> Wishes:
-        documents = self._sources.documents
-        said = (document for document in documents if document.async_chunk is not None)
-        return Wishes(
-            async_chunk=next((Layer(x.name, {"async_chunk": x.async_chunk}, x.lines) for x in said), None),
-            flag=self._sources.given["async_chunk"].origin if "async_chunk" in self._sources.given else "",
-            edges=[*self._listed_edges(), *self._connections()],
-        )
-
-    def _listed_edges(self) -> Iterator[tuple[str, int, int]]:
-        for document in self._sources.documents:
-            yield from ((document.name, source, target) for source, target in document.edges)
-
-    def _connections(self) -> Iterator[tuple[str, int, int]]:
-        """The edges that stages name by their connectors."""
-        known = {name for document in self._sources.documents for name in document.connectors}
-        for place, stages in self._mentions():
-            for stage_id, values in stages.items():
-                for source, target, name in values.connections:
-                    if name not in known:
-                        self._problems.append(f"{place}: stage {stage_id}: {name} is not defined under connectors")
-                    yield (
-                        place,
-                        stage_id if source is None else source,
-                        stage_id if target is None else target,
-                    )
 
     def _finished(self, stage_id: int, stage: Merged) -> StageConfig:
         self.origins |= {f"stages[{stage_id}].{path}": origin for path, origin in stage.origins.items()}

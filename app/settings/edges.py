@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from app.settings.deploy import Document
 from app.settings.layers import Layer, Merged
 from app.settings.problems import near
+from app.settings.stagefields import StageValues
 
 STREAMED = ("speech", "stub")
 """Kinds of stages that can begin before their input is complete."""
@@ -25,17 +27,41 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     edges: list[tuple[str, int, int]] = []
 
 
+def read_wishes(
+    documents: Sequence[Document],
+    stages: Sequence[tuple[str, Mapping[int, StageValues]]],
+    flag: str,
+    problems: list[str],
+) -> Wishes:
+    """What `documents`, the strongest first, say of edges, and what the entries of single `stages` in them do."""
+    said = (x for x in documents if x.async_chunk is not None)
+    listed = [(x.name, source, target) for x in documents for source, target in x.edges]
+    known = {name for document in documents for name in document.connectors}
+    for place, entries in stages:
+        for stage_id, values in entries.items():
+            for source, target, name in values.connections:
+                if name not in known:
+                    problems.append(f"{place}: stage {stage_id}: {name} is not defined under connectors")
+                one, other = (stage_id if end is None else end for end in (source, target))
+                listed.append((place, one, other))
+    return Wishes(
+        async_chunk=next((Layer(x.name, {"async_chunk": x.async_chunk}, x.lines) for x in said), None),
+        flag=flag,
+        edges=listed,
+    )
+
+
 def where(stages: Mapping[int, Merged], stage_id: int) -> str:
     """How people are told of a stage."""
     return f"stage {stage_id} ({stages[stage_id].values['name']})"
 
 
-def connect(stages: Mapping[int, Merged], wishes: Wishes, problems: list[str], *, open: bool) -> None:
-    """Settle `sources` and `async_chunk` of the stages, which have their topology. An `open` pipeline has any edges."""
+def connect(stages: Mapping[int, Merged], wishes: Wishes, problems: list[str], *, fixed: bool) -> None:
+    """Settle `sources` and `async_chunk` of the stages, which have their topology; `fixed` if that has all edges."""
     for stage_id, stage in stages.items():
         stage.values["sources"] = _ids(stages, stage_id, problems)
     for origin, source, target in wishes.edges:
-        if problem := _add(stages, source, target, open=open):
+        if problem := _add(stages, source, target, fixed=fixed):
             problems.append(f"{origin}: an edge from stage {source} to {target}: {problem}")
     for stage in stages.values():
         _settle_chunks(stage, wishes)
@@ -57,7 +83,7 @@ def _ids(stages: Mapping[int, Merged], stage_id: int, problems: list[str]) -> li
     return ids
 
 
-def _add(stages: Mapping[int, Merged], source: int, target: int, *, open: bool) -> str:
+def _add(stages: Mapping[int, Merged], source: int, target: int, *, fixed: bool) -> str:
     """Add an edge that stands apart from its stages; why that cannot be."""
     for stage_id in (source, target):
         if stage_id not in stages:
@@ -65,7 +91,7 @@ def _add(stages: Mapping[int, Merged], source: int, target: int, *, open: bool) 
     sources = stages[target].values["sources"]
     if source in sources:
         return ""
-    if not open:
+    if fixed:
         return "this pipeline has no such edge"
     sources.append(source)
     return ""

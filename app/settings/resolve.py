@@ -86,7 +86,7 @@ def examine(
     source: Source = "argument",
     ask_hub: bool = False,
 ) -> Resolution:
-    """As resolve(), with the warnings returned. `ask_hub`: find out what hub ids are, with one request for each at most.
+    """As resolve(), with the warnings returned. `ask_hub`: find out what hub ids are, with one request each.
 
     Raises:
         ConfigError: with every problem that was found.
