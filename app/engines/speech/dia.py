@@ -130,7 +130,8 @@ def load(model: str, options: SpeechOptions) -> DiaSynthesizer:
     extractor = DiaFeatureExtractor.from_pretrained(model, local_files_only=True)
     tokenizer = DiaTokenizer.from_pretrained(model, local_files_only=True)
     dia = load_model(DiaForConditionalGeneration, model, options)
-    return DiaSynthesizer(dia, DiaProcessor(extractor, tokenizer, _codec(model, options).to(dia.device)))
+    codec = _codec(model, options).to(dia.device, torch.float32)  # the processor hears in no other type
+    return DiaSynthesizer(dia, DiaProcessor(extractor, tokenizer, codec))
 
 
 def _codec(model: str, options: SpeechOptions) -> Any:
