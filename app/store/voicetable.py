@@ -155,12 +155,16 @@ def _engine(url: str) -> Engine:
             return create_engine(parsed, pool_pre_ping=True)
         if parsed.database in (None, "", ":memory:"):
             raise VoicesUnavailableError("a database in memory is not shared by the API workers; name a file")
-        Path(parsed.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = Path(parsed.database)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.touch(
+            mode=0o600
+        )  # recordings of voices are nobody else's business; SQLite's other files get the same mode
         engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": _LOCK_S})
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
         raise VoicesUnavailableError(f"the database URL cannot be used: {error}") from error
     except OSError as error:
-        raise VoicesUnavailableError(f"the directory of the database cannot be made: {error}") from error
+        raise VoicesUnavailableError(f"the file of the database cannot be made: {error}") from error
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", _begin)
     return engine

@@ -115,15 +115,19 @@ async def test_the_default_file_is_private(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     await Voices(SpeechConfig()).save(voice())
     assert default_file() == tmp_path / "state" / "omni-app" / "voices.sqlite3"
-    assert default_file().exists()
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files_of(default_file())} == {0o600}
     assert stat.S_IMODE(default_file().parent.stat().st_mode) == 0o700
+
+
+def files_of(database: Path) -> list[Path]:
+    return [file for file in database.parent.iterdir() if file.name.startswith(database.name)]
 
 
 @pytest.mark.parametrize(
     ("url", "words"),
     [
         ("sqlite://", "in memory"),
-        ("sqlite:////proc/nowhere/voices", "directory"),
+        ("sqlite:////proc/nowhere/voices", "cannot be made"),
         ("nosql://host/x", "nosql"),
         ("postgresql+nodriver://host/x", "nodriver"),
         ("no url", "URL"),
