@@ -54,8 +54,8 @@ class Plan(msgspec.Struct, frozen=True):
     autoencoder_steps: int = 5000
     autoencoder_batch: int = 8
     autoencoder_rate: float = 2e-3
-    denoiser_steps: int = 16000
-    denoiser_batch: int = 16
+    denoiser_steps: int = 9500
+    denoiser_batch: int = 32
     denoiser_rate: float = 1e-3
 
 

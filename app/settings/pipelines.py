@@ -90,7 +90,10 @@ PIPELINES = {
     pipeline.name: pipeline
     for pipeline in (
         Pipeline(name="llm", stages=(_llm("llm", outputs=("text",)),)),
-        Pipeline(name="demo", stages=(_llm("text", outputs=("text",)), _speech("speech", source=0))),
+        Pipeline(
+            name="demo",
+            stages=(_llm("text", outputs=("text",)), _speech("speech", source=0), _diffusion("picture", "image")),
+        ),
         Pipeline(name="custom", stages=(), open=True),
         Pipeline(name="stub", stages=(StageTopology(name="stub", kind="stub"),), open=True),
         Pipeline(name="speech", stages=(_speech("speech"),), model_types=SPEECH_TYPES),

@@ -60,7 +60,7 @@ def voice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def demo() -> Iterator[Server]:
-    """`omni-app serve demo`: SmolLM2 and the voice of hibari-tts."""
+    """`omni-app serve demo`: SmolLM2, the voice of hibari-tts, and the picture model of our own."""
     with start_server(("omni-app", "serve", "demo", "--port", "{port}", "--workers", "2")) as server:
         yield server.wait_ready(180)
 
