@@ -24,7 +24,7 @@ CAPACITY = 1 << 30
 """Bytes that one store holds."""
 MAX_HELD = 256
 """Refs that one store holds: each is an open file, of which a process may have 1024 by default."""
-TTL_S = 600.0
+TTL_S = 3600.0
 """After so long nobody comes for it any more; every ordinary end releases it sooner."""
 
 
@@ -107,17 +107,21 @@ class RefStore:
         return os.pread(held.ref.fd, length, offset) if held is not None else None
 
     def let_go(self, refs: Iterable[Ref]) -> None:
-        """Nobody has been told of these."""
+        """Nobody needs these."""
         names = {ref.name for ref in refs}
         self._free(lambda held: held.ref.name in names)
 
     def release(self, client: bytes, request_id: str, through: int | None = None) -> None:
-        """What this request produced is needed no longer; with `through`, only what has no higher `number`."""
-        self._free(
-            lambda held: (
-                held.request_id == request_id and held.client == client and (through is None or held.number <= through)
-            )
-        )
+        """What this request produced is needed no longer.
+
+        With `through` that holds for what has no higher `number`, and the rest will be used in its turn: it does not
+        expire before it would if it were new.
+        """
+        mine = [held for held in self._held.values() if held.request_id == request_id and held.client == client]
+        used = [held for held in mine if through is None or held.number <= through]
+        for held in mine:
+            held.expires = time.monotonic() + self._ttl_s
+        self.let_go(held.ref for held in used)
 
     def drop(self, client: bytes) -> None:
         """The client is gone."""

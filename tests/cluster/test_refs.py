@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -159,6 +160,24 @@ def test_what_nobody_comes_for_ends() -> None:
         store.expire()
     assert (len(patient), len(hasty)) == (1, 0)
     patient.close()
+
+
+def test_what_somebody_is_at_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    store = RefStore(0, ttl_s=10)
+    first, second, other = (
+        store.hold(b"c", request_id, b"x", number) for request_id, number in (("r", 0), ("r", 1), ("s", 0))
+    )
+    assert first is not None
+    assert second is not None
+    assert other is not None
+    now += 9
+    store.release(b"c", "r", through=0)
+    now += 9
+    store.expire()
+    assert [store.piece(ref.name, 0, 1) for ref in (first, second, other)] == [None, b"x", None]
+    store.close()
 
 
 def test_it_goes_with_its_owner() -> None:
