@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -17,6 +19,13 @@ from app.settings.schema import SpeechConfig
 
 if TYPE_CHECKING:
     from app.store.voicetable import VoiceTable
+
+T = TypeVar("T")
+
+_PATIENCE_S = 15.0
+"""How long a request waits for the database."""
+_THREADS = 4
+"""Of their own: a database that hangs must not take those that files are read and bodies are decoded on."""
 
 
 class VoicesMissingError(Exception):
@@ -57,6 +66,7 @@ class Voices:
 
     def __init__(self, config: SpeechConfig) -> None:
         self._config = config
+        self._threads = ThreadPoolExecutor(_THREADS, "voices")
         self._lock = threading.Lock()
         self._opened: VoiceTable | None = None
 
@@ -67,19 +77,26 @@ class Voices:
             VoiceExistsError: there is one of its name, and the policy is "immutable".
             VoicesFullError: the limits are reached.
         """
-        await asyncio.to_thread(self._save, record)
+        await self._in_thread(lambda: self._save(record))
 
     async def get(self, name: str) -> VoiceRecord | None:
         """The voice of that name in whatever case, with its recording; None if there is none."""
-        return await asyncio.to_thread(lambda: self._table().get(name))
+        return await self._in_thread(lambda: self._table().get(name))
 
     async def list(self) -> list[VoiceRecord]:
         """All voices by name, without their recordings."""
-        return await asyncio.to_thread(lambda: self._table().all())
+        return await self._in_thread(lambda: self._table().all())
 
     async def delete(self, name: str) -> bool:
         """Forget a voice; whether there was one."""
-        return await asyncio.to_thread(lambda: self._table().delete(name))
+        return await self._in_thread(lambda: self._table().delete(name))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except TimeoutError:
+            raise VoicesUnavailableError(f"it has not answered for {_PATIENCE_S:g} s") from None
 
     def _save(self, record: VoiceRecord) -> None:
         config = self._config

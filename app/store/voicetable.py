@@ -157,9 +157,7 @@ def _engine(url: str) -> Engine:
             raise VoicesUnavailableError("a database in memory is not shared by the API workers; name a file")
         file = Path(parsed.database)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.touch(
-            mode=0o600
-        )  # recordings of voices are nobody else's business; SQLite's other files get the same mode
+        file.touch(mode=0o600)  # nobody else's business; SQLite gives its other files the same mode
         engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": _LOCK_S})
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
         raise VoicesUnavailableError(f"the database URL cannot be used: {error}") from error

@@ -164,6 +164,21 @@ async def test_a_writer_that_holds_the_lock_stops_no_reader(tmp_path: Path) -> N
         writer.close()
 
 
+async def test_a_database_that_does_not_answer_is_waited_for_with_patience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    voices = opened(tmp_path)
+    await voices.save(voice())
+    monkeypatch.setattr("app.store.voices._PATIENCE_S", 0.2)
+    writer = sqlite3.connect(tmp_path / "deep" / "er" / "voices.sqlite3", isolation_level=None)
+    try:
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(VoicesUnavailableError, match="has not answered"):
+            await voices.save(voice("Bob"))
+    finally:
+        writer.close()
+
+
 # ---------------------------------------------------------------------------------------- several processes
 
 
