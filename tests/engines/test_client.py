@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from app.cluster import messages as m
 from app.cluster.refs import RefStore, read
+from app.cluster.tensors import Tensor
+from app.engines import outflow
 from app.engines.base import EngineError, Request
 from app.engines.client import Client
 from app.engines.stub import StubEngine
@@ -334,3 +337,116 @@ async def test_nothing_is_held_for_a_client_that_is_gone(end: Callable[[Client],
         end(one)
         await turns()
         assert len(store) == 0
+
+
+# ------------------------------------------------------------------------------------------------ from stage to stage
+
+
+def consumed(wire: Wire) -> list[int]:
+    return [event.count for event in wire.events if isinstance(event, m.Consumed)]
+
+
+async def test_what_the_engine_has_used_is_told_when_it_asks_for_more() -> None:
+    read: list[bytes | None] = []
+
+    async def run(request: Request) -> None:
+        while not read or read[-1] is not None:
+            read.append(await request.next_input())
+
+    one, wire = start(run)
+    for data, used in ((b"a", [1]), (b"b", [1, 2]), (b"", [1, 2])):
+        one.append("r", data, last=not data)
+        await turns()
+        assert (read[-1], consumed(wire)) == (data or None, used)
+
+
+async def test_who_gives_up_waiting_for_input_has_used_it_once() -> None:
+    async def run(request: Request) -> None:
+        await request.next_input()
+        for _ in range(3):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(request.next_input(), 0.01)
+
+    one, wire = start(run)
+    one.append("r", b"a", last=False)
+    await asyncio.sleep(0.1)
+    assert consumed(wire) == [1]
+
+
+LARGE_TENSOR = {"x": Tensor("uint8", (2 * outflow.WINDOW,), memoryview(bytes(2 * outflow.WINDOW)))}
+
+
+async def make_three(request: Request) -> None:
+    for _ in range(3):
+        request.emit_tensors(LARGE_TENSOR)
+        request.emit(m.Delta(0, "word "))
+    request.emit(m.Done())
+
+
+def tensors_of(wire: Wire) -> list[int]:
+    return [event.number for event in wire.events if isinstance(event, m.Tensors)]
+
+
+async def test_a_request_ends_when_its_last_tensors_have_left() -> None:
+    one, wire = client(make_three, store := RefStore(100))
+    one.submit(m.Submit("r", "make"), b"", refuse=None)
+    await turns()
+    assert (tensors_of(wire), text_of(wire.events)) == ([0], "word word word ")
+    assert not isinstance(wire.events[-1], m.Done)
+    for number in (0, 1):
+        one.release("r", through=number)
+        await turns()
+        assert tensors_of(wire) == list(range(number + 2))
+    assert isinstance(wire.events[-1], m.Done)
+    assert (one.requests, len(store)) == ({}, 1)
+    one.release("r")
+    assert store.size == 0
+
+
+async def test_text_waits_for_credit_and_tensors_do_not() -> None:
+    async def run(request: Request) -> None:
+        for _ in range(3):
+            request.emit(m.Delta(0, "word "))
+            request.emit_tensors({"x": Tensor("uint8", (1,), memoryview(b"x"))})
+        request.emit(m.Done())
+
+    one, wire = start(run, credit=1)
+    await turns()
+    assert (tensors_of(wire), text_of(wire.events)) == ([0, 1, 2], "word ")
+    one.credit("r", LARGE)
+    await turns()
+    assert text_of(wire.events) == "word word word "
+    assert isinstance(wire.events[-1], m.Done)
+
+
+async def test_a_failure_does_not_wait_for_tensors() -> None:
+    async def run(request: Request) -> None:
+        for _ in range(3):
+            request.emit_tensors(LARGE_TENSOR)
+        raise EngineError(m.Failed(500, "no"))
+
+    one, wire = client(run, store := RefStore(100))
+    one.submit(m.Submit("r", "make"), b"", refuse=None)
+    await turns()
+    assert (wire.events[-1], one.requests) == (m.Failed(500, "no"), {})
+    one.release("r")
+    assert store.size == 0
+
+
+@pytest.mark.parametrize("end", [lambda one: one.abort("r"), Client.cancel_all, Client.expire])
+async def test_no_tensor_is_held_for_a_client_that_is_gone(end: Callable[[Client], None]) -> None:
+    async def makes_to_the_last(request: Request) -> None:
+        await make_three(request)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            request.emit_tensors(LARGE_TENSOR)
+
+    for run in (make_three, makes_to_the_last):
+        one, _ = client(run, store := RefStore(100))
+        one.submit(m.Submit("r", "make"), b"", refuse=None)
+        await turns()
+        assert len(store) == 3
+        end(one)
+        await turns()
+        assert (store.size, one.requests) == (0, {})

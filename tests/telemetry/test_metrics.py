@@ -224,9 +224,10 @@ def replica(replica_id: int, state: m.ReplicaState, load: m.Load | None = None) 
 
 def test_replicas_that_are_missing_are_down() -> None:
     stage = StageConfig(stage_id=0, name="thinker", kind="stub", model="x", num_replicas=3)
-    replicas = [replica(0, "up", m.Load(2, 5)), replica(2, "starting"), replica(7, "up")]  # 7 is a headless one
+    replicas = [replica(0, "up", m.Load(2, 5, held=7)), replica(2, "starting"), replica(7, "up")]  # 7 is a headless one
     samples = replica_samples([stage], m.Membership(1, 1, replicas, [(0, 0, 0), (0, 1, 4)]))
     states = {state: values[0] for (_, state), values in samples[f.REPLICAS].items()}
     assert states == {"up": 2, "starting": 1, "down": 1, "draining": 0, "suspect": 0}
     assert samples[f.REPLICA_RESTARTS] == {("0", "0"): [0], ("0", "1"): [4]}
     assert (samples[f.REPLICA_RUNNING]["0", "0"], samples[f.REPLICA_WAITING]["0", "0"]) == ([2], [5])
+    assert samples[f.REPLICA_HELD]["0", "0"] == [7]
