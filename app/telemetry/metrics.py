@@ -130,5 +130,5 @@ class Metrics:
                 self.value(f.REQUESTS_ENDED, *labels, "worker_lost").add(values[0])
 
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKET"})
 _decode = msgspec.json.Decoder(list[str]).decode

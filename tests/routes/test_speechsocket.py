@@ -15,6 +15,7 @@ from app.protocol.speechsocket import MAX_MESSAGE
 from app.protocol.speechtask import SpeechTask, decode_task
 from app.routes import speechsession
 from app.store.voices import VoiceRecord
+from app.telemetry import families as f
 from tests.routes.serving import ScriptedOrchestrator, Served
 from tests.routes.sockets import FRAME, SocketClient, Spoken, connected, refusal
 
@@ -502,7 +503,7 @@ async def test_the_model_in_the_url(served: Served, model: Speaking) -> None:
         assert model.submitted[0][3] == "smol"
 
 
-async def test_one_line_in_the_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_line_in_the_log_and_one_count(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "app.access")
     async with connected(served, x_request_id="my-id") as client:
         client.send("session.config")
@@ -512,3 +513,5 @@ async def test_one_line_in_the_log(served: Served, caplog: pytest.LogCaptureFixt
     (line,) = [record for record in caplog.records if record.name == "app.access"]
     assert "WEBSOCKET /v1/audio/speech/stream" in line.getMessage()
     assert " 101 done " in line.getMessage()
+    counted = served.litestar.state.metrics.collect()[f.HTTP_REQUESTS]
+    assert list(counted) == [("/v1/audio/speech/stream", "WEBSOCKET", "1xx")]
