@@ -100,10 +100,11 @@ def test_stages_with_models_of_their_own(tmp_path: Path, monkeypatch: pytest.Mon
     assert "  stage 1 (voice): weights 4.0 MiB (1.0 million parameters)" in lines
 
 
-def test_the_voice_of_the_demo() -> None:
-    _, voice = needs(examine({"model": "demo"}, {}).settings)
+def test_the_voice_and_the_pictures_of_the_demo() -> None:
+    _, voice, pictures = needs(examine({"model": "demo"}, {}).settings)
     assert voice.weights is not None
     assert voice.weights > 5 << 20
+    assert pictures.components.keys() == {"text_encoder", "unet", "vae"}
 
 
 def test_the_drawing(tmp_path: Path) -> None:

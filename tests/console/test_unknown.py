@@ -27,7 +27,13 @@ def problems(line: str) -> list[str]:
         ),
         (
             "serve demo --prot 1 --port 99999999 --dtype wrong --workers x",
-            ["there is no flag --prot", "port", "workers", "stage 1 (speech): dtype must be auto"],
+            [
+                "there is no flag --prot",
+                "port",
+                "workers",
+                "stage 1 (speech): dtype must be auto",
+                "stage 2 (picture): dtype must be auto",
+            ],
         ),
         ("serve --prot 1 ./absent --workers 0", ["there is no flag --prot", "workers", "absent"]),
         ("serve demo --stage-0-devices 0", ["there is no flag --stage-0-devices"]),
