@@ -1,4 +1,4 @@
-"""Speech sockets of real servers: many, clients that vanish or read nothing, deaths, stops (user_reports 48 and 122)."""
+"""Speech sockets of real servers: clients that vanish or read nothing, deaths, stops (user_reports 48 and 122)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The speech socket over a scripted model: what is said when, what is refused, how it ends (user_reports 123, 127, 128)."""
+"""The speech socket over a scripted model: what is said, refused, and how it ends (user_reports 123, 127, 128)."""
 
 from __future__ import annotations
 
