@@ -54,6 +54,8 @@ def _manner(stage: StageConfig) -> str:
     """How the stage takes its input, and whether requests may begin at it too."""
     if not stage.sources:
         return ""
+    if stage.prompt_template:
+        return " (whose prompts its source writes)"
     how = "from the first piece on" if stage.async_chunk else "when its input is complete"
     return f" ({how}{'; requests begin here too' if stage.entry else ''})"
 

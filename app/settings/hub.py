@@ -118,6 +118,6 @@ class Hub:
 
     def _warn(self, model: str, reason: str) -> None:
         self._warnings.append(
-            f"the hub cannot be asked about {model} ({reason}); it is taken for a language model unless "
-            "--model-class-name or a --deploy-config (speech.yaml) says what it is"
+            f"the hub cannot be asked about {model} ({reason}); where neither --model-class-name nor a deploy file "
+            "(speech.yaml) says what it is, it is taken for a language model"
         )

@@ -131,3 +131,8 @@ def test_a_stage_stands_under_the_one_that_feeds_it() -> None:
         "           └─> [1 talker: llm] (from the first piece on)",
         "              └─> [2 voice: speech] -> audio (when its input is complete; requests begin here too)",
     ]
+
+
+def test_a_stage_whose_prompts_are_written() -> None:
+    settings = examine({"model": "org/painter", "deploy_config": "prompt_expansion.yaml"}, {}).settings
+    assert graph(settings)[1] == "           └─> [1 picture: diffusion] -> image (whose prompts its source writes)"

@@ -130,9 +130,7 @@ def test_a_hub_that_does_not_answer_is_a_warning(hub: tuple[dict[str, str], Requ
         assert resolution.settings.pipeline == "llm"
         [warning] = resolution.warnings
         assert warning.startswith("the hub cannot be asked about org/broken (")
-        assert warning.endswith(
-            "a language model unless --model-class-name or a --deploy-config (speech.yaml) says what it is"
-        )
+        assert warning.endswith("it is taken for a language model")
         named = examine({"model": "org/broken", "model_class_name": "WanPipeline"}, environ, ask_hub=True).settings
         assert named.pipeline == "wan"
 
