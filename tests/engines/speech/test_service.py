@@ -13,7 +13,7 @@ from app.cluster import messages as m
 from app.engines.base import EngineError
 from app.engines.speech.engine import SpeechEngine
 from app.protocol.speechtask import VoiceReport, VoiceSample, encode_sample
-from tests.engines.speech.asking import Asked, ask, stage, started, task
+from tests.engines.speech.asking import Asked, ask, started, task
 
 LONG = "This is one sentence of a text that is very long indeed. " * 40
 
@@ -111,7 +111,7 @@ async def test_a_client_that_does_not_read_is_not_spoken_to(demo: SpeechEngine) 
 
 async def test_input_that_stays_away_fails_that_request_only() -> None:
     async with started(max_num_seqs=1, input_timeout_s=0.2) as engine:
-        asked, other = Asked(task("", appended=True)), Asked(task(LONG))
+        asked, other = Asked(task("", appended=True)), Asked(task(LONG[:600]))
         results = await asyncio.gather(engine.run(asked), engine.run(other), return_exceptions=True)
     assert isinstance(results[0], EngineError)
     assert results[0].failed.status == 504
@@ -146,23 +146,6 @@ async def test_a_malformed_task_is_refused(demo: SpeechEngine) -> None:
     assert caught.value.failed.status == 400
 
 
-@pytest.mark.parametrize(
-    ("engine_args", "says"),
-    [
-        ({"default_voice": "hart"}, "default_voice: the model has no voice 'hart'; did you mean 'heart'?"),
-        ({"default_sampling_params": {"top_k": 1}}, "default_sampling_params: hibari models have no parameter 'top_k'"),
-    ],
-)
-async def test_a_stage_that_cannot_be_does_not_start(engine_args: dict, says: str) -> None:  # type: ignore[type-arg]
-    with pytest.raises(ValueError, match=says.replace("?", r"\?")):
-        await SpeechEngine(stage(**engine_args)).start()
-
-
-async def test_a_model_that_speaks_one_at_a_time_cannot_be_asked_for_more(tiny_voices: Callable[[str], Path]) -> None:
-    with pytest.raises(ValueError, match="one sentence at a time; use more replicas"):
-        await SpeechEngine(stage(tiny_voices("vits"), max_num_seqs=2)).start()
-
-
 async def test_a_voice_is_judged_before_it_is_kept(demo: SpeechEngine, tiny_voices: Callable[[str], Path]) -> None:
     sample = VoiceSample(embedding=[0.5] * 16, param="speaker_embedding")
     with pytest.raises(EngineError, match="take no speaker embedding"):
@@ -175,22 +158,3 @@ async def test_a_voice_is_judged_before_it_is_kept(demo: SpeechEngine, tiny_voic
     with pytest.raises(EngineError) as caught:
         await demo.call("voices", b"{}")
     assert caught.value.failed.status == 404
-
-
-async def test_before_it_has_started_it_says_so_and_stops_at_once() -> None:
-    engine = SpeechEngine(stage())
-    with pytest.raises(EngineError, match="loading"):
-        await engine.run(Asked(task()))
-    assert engine.load() == m.Load()
-    await engine.stop()
-
-
-async def test_stopping_ends_what_is_spoken() -> None:
-    async with started(max_num_seqs=1) as engine:
-        asked = Asked(task(LONG, streamed=True))
-        running = asyncio.create_task(engine.run(asked))
-        await asked.until(m.Audio)
-        await engine.stop()
-        result = (await asyncio.gather(running, return_exceptions=True))[0]
-        assert isinstance(result, BaseException)
-    assert not asked.of(m.Done)
