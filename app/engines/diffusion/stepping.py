@@ -66,6 +66,7 @@ class Rendezvous:
         self._parts: deque[_Part] = deque()
         self._joined = 0
         self._busy = False
+        self._freed = 0.0
 
     def join(self) -> None:
         """The calling thread is about to call again and again: worth waiting for."""
@@ -93,6 +94,7 @@ class Rendezvous:
             finally:
                 with self._changed:
                     self._busy = False
+                    self._freed = time.monotonic()
                     self._changed.notify_all()
         if part.error is not None:
             raise part.error
@@ -111,9 +113,14 @@ class Rendezvous:
         return None
 
     def _pause(self) -> float:
-        if len(self._parts) >= self._joined:
+        missing = self._joined - len(self._parts)
+        if missing <= 0:
             return 0.0
-        return self._parts[0].arrived + self._max_wait_s - time.monotonic()
+        # From the end of the last pass on: who was computed in it comes back soon, and whoever arrived meanwhile would
+        # otherwise go without them, and the two groups would take turns for ever. Threads do what is between two steps
+        # one after the other, under the interpreter's lock.
+        since = max(self._parts[0].arrived, self._freed)
+        return since + self._max_wait_s * missing - time.monotonic()
 
     def _take(self) -> list[_Part]:
         """The oldest call and those that go with it; who has waited longest is next, whatever its shapes."""
