@@ -131,7 +131,7 @@ def speech_clients_leave() -> None:
 
 
 def edge_faults() -> None:
-    """Two stages of two replicas each: every way in which an edge ends, five times; nothing is left in any process."""
+    """Two stages of two replicas each: every way in which an edge ends, five times, and 500 clients that leave."""
     with tempfile.TemporaryDirectory(prefix="so") as directory:
         asyncio.run(edges.every_end(Path(directory), 5))
 

@@ -88,7 +88,11 @@ class Engine(Protocol):
         ...
 
     def load(self) -> Load:
-        """Requests running and waiting, and the number of engine steps so far; answered from memory."""
+        """Requests running and waiting, and the number of engine steps so far; answered from memory.
+
+        A replica where something runs and no step is made is given up (--stall-timeout): what waits for input, or in
+        Request.ready, does not run.
+        """
         ...
 
     async def check_health(self) -> None:

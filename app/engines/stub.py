@@ -18,6 +18,7 @@ import os
 import secrets
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -141,9 +142,9 @@ class StubEngine:
         body = msgspec.json.decode(request.body, type=_Body)
         step = partial(self._step, body.stub)
         if self._options.produces and request.kind == stubtensors.MAKE:
-            return body.stub, partial(stubtensors.make, request, body.stub.tokens or 0, step)
+            return body.stub, partial(stubtensors.make, request, body.stub.tokens or 0, step, self._idle)
         if self._options.consumes and request.kind == stubtensors.TAKE:
-            return body.stub, partial(stubtensors.take, request, body.stub.tokens, step)
+            return body.stub, partial(stubtensors.take, request, body.stub.tokens, step, self._idle)
         return body.stub, partial(self._generate, request, body)
 
     async def _draw(self, request: Request, task: PictureTask, script: StubScript) -> None:
@@ -199,6 +200,15 @@ class StubEngine:
             request.emit(m.Finish(index, "stop"))
         request.emit(m.Usage(len(request.body) // 4, count * body.n))
         request.emit(m.Done())
+
+    @contextmanager
+    def _idle(self) -> Iterator[None]:
+        """Not running for the length of the block: it is another stage's turn."""
+        self._load.running -= 1
+        try:
+            yield
+        finally:
+            self._load.running += 1
 
     async def _step(self, script: StubScript, position: int) -> None:
         await self._misbehave(script, position)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -17,6 +18,7 @@ from app.engines.base import Request
 MAKE, TAKE = "make", "take"
 """Request kinds: to produce frames, and to be handed them."""
 Step = Callable[[int], Awaitable[None]]
+Idle = Callable[[], AbstractContextManager[None]]
 _PATTERN = random.Random(0).randbytes(1 << 20)
 _STRIDE = 977
 
@@ -51,13 +53,17 @@ def frame(number: int, rows: int, width: int) -> dict[str, Tensor]:
     }
 
 
-async def make(request: Request, frames: int, step: Step) -> None:
-    """Produce `frames` frames and a word for each. `step` is what happens before each of them, and after the last."""
+async def make(request: Request, frames: int, step: Step, idle: Idle) -> None:
+    """Produce `frames` frames and a word for each.
+
+    `step` is what happens before each of them, and after the last; `idle` surrounds every wait for another stage.
+    """
     script = msgspec.json.decode(request.body, type=_Body).tensors
     for number in range(frames):
         await step(number)
         if script.paced:
-            await request.ready()
+            with idle():
+                await request.ready()
         rows = script.first_rows if script.first_rows and not number else script.rows
         request.emit_tensors(frame(number, rows, script.width))
         request.emit(m.Delta(0, f"w{number} "))
@@ -65,7 +71,7 @@ async def make(request: Request, frames: int, step: Step) -> None:
     _finish(request, frames)
 
 
-async def take(request: Request, limit: int | None, step: Step) -> None:
+async def take(request: Request, limit: int | None, step: Step, idle: Idle) -> None:
     """Say "number:rowsxwidth " of each frame, at most `limit` of them.
 
     Raises:
@@ -73,7 +79,11 @@ async def take(request: Request, limit: int | None, step: Step) -> None:
     """
     hands_on = msgspec.json.decode(request.body, type=_Body).tensors.hands_on
     count = 0
-    while count != limit and (tensors := await request.next_tensors()) is not None:
+    while count != limit:
+        with idle():
+            tensors = await request.next_tensors()
+        if tensors is None:
+            break
         await step(count)
         hidden = tensors["hidden_states"]
         number = int.from_bytes(tensors["number"].data, "little")
@@ -82,7 +92,8 @@ async def take(request: Request, limit: int | None, step: Step) -> None:
         rows, width = hidden.shape
         request.emit(m.Delta(0, f"{number}:{rows}x{width} "))
         if hands_on:
-            await request.ready()
+            with idle():
+                await request.ready()
             request.emit_tensors(frame(number, rows, width))
         count += 1
     await step(count)

@@ -17,6 +17,7 @@ from tests.clusters import cluster, eventually
 from tests.handover import chain, held, pipeline, read, replicas, said, script
 
 AT_A_TIME = 25
+LEAVERS = 500
 TIMEOUT_S = 0.5
 FRAMES = {"rows": 2, "width": 2000}
 """8000 bytes: they travel by ref here."""
@@ -127,10 +128,10 @@ async def many(orchestrator: Orchestrator, end: End, count: int) -> None:
 
 
 async def every_end(path: Path, count: int) -> None:
-    """Each end `count` times, the deaths one after the other."""
+    """Each end `count` times, LEAVERS times that of clients that leave; the deaths one after the other."""
     async with cluster(path, pipeline(2, 2)) as (orchestrator, _):
         for end in ENDS.values():
-            await many(orchestrator, end, count)
+            await many(orchestrator, end, LEAVERS if end.leaves else count)
         for death in DEATHS.values():
             await idle(orchestrator)
             await meet(orchestrator, death)

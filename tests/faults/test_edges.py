@@ -20,7 +20,7 @@ from app.protocol.errors import ApiError
 from tests.clusters import alive, cluster, eventually, held_refs, with_tcp
 from tests.faults import edges
 from tests.faults.edges import DEATHS, ENDS, FRAMES, SPOKEN, TIMEOUT_S, meet, nothing_left
-from tests.handover import ROOT, chain, elsewhere, held, pipeline, read, said, script
+from tests.handover import ROOT, chain, elsewhere, held, pipeline, read, replicas, said, script
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -50,6 +50,20 @@ async def test_it_is_told_in_time_and_others_go_on(stages: Orchestrator, name: s
 @pytest.mark.parametrize("name", ENDS)
 async def test_fifty_of_each_leave_nothing(stages: Orchestrator, name: str) -> None:
     await edges.many(stages, ENDS[name], 50)
+
+
+async def test_who_waits_for_another_stage_is_not_taken_for_stuck(tmp_path: Path) -> None:
+    """The second stage waits longer than any engine may go without a step; another request keeps the first one busy."""
+    config = pipeline(1, 1)
+    config.master.stall_timeout = 1
+    async with cluster(tmp_path, config) as (orchestrator, _):
+        before = replicas(orchestrator)
+        busy = asyncio.create_task(read(chain(orchestrator, script(80, token_s=0.05), request_id="busy")))
+        assert (await read(chain(orchestrator, script(1, tensors=FRAMES, token_s=2.5), script())))[1] == said(
+            1, **FRAMES
+        )
+        await busy
+        assert replicas(orchestrator) == before
 
 
 # ------------------------------------------------------------------------------------------------ API workers
