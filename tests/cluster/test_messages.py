@@ -92,6 +92,14 @@ def test_anything_else_is_a_decode_error_and_nothing_worse(frame: bytes) -> None
 
 
 def test_only_output_costs_credit() -> None:
-    assert [type(x) for x in EVENTS if m.cost(x)] == [m.Delta, m.Chunk, m.Extra, m.Document, m.Named, m.Picture, m.Audio]
+    assert [type(x) for x in EVENTS if m.cost(x)] == [
+        m.Delta,
+        m.Chunk,
+        m.Extra,
+        m.Document,
+        m.Named,
+        m.Picture,
+        m.Audio,
+    ]
     assert m.cost(m.Delta(0, "x" * 1000)) - m.cost(m.Delta(0, "")) == 1000
     assert m.cost(m.Chunk(0, b"x" * 1000)) - m.cost(m.Chunk(0, b"")) == 1000
