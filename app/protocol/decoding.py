@@ -32,9 +32,14 @@ def refuse_repeated_keys(body: bytes) -> None:
     """For bodies that no engine looks at: of two equal keys a decoder would take the last in silence.
 
     Raises:
-        ApiError: 400; `body` is JSON in which an object has a key twice.
+        ApiError: 400; an object in `body` has a key twice, or what a decoder has passed over is no JSON.
     """
-    json.loads(body, object_pairs_hook=_unique)
+    try:
+        json.loads(body, object_pairs_hook=_unique, parse_int=len)  # long integers would be refused, or take long
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:
+        raise _no_json(error) from None
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -84,9 +89,17 @@ class BodyDecoder(Generic[T]):
         except msgspec.ValidationError as error:
             raise invalid_field(error) from None
         except RecursionError:
-            raise ApiError(400, "The request body is nested too deeply.", code="invalid_json") from None
+            raise _too_deep() from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ApiError(400, f"The request body is not valid JSON: {error}.", code="invalid_json") from None
+            raise _no_json(error) from None
+
+
+def _too_deep() -> ApiError:
+    return ApiError(400, "The request body is nested too deeply.", code="invalid_json")
+
+
+def _no_json(error: ValueError) -> ApiError:
+    return ApiError(400, f"The request body is not valid JSON: {error}.", code="invalid_json")
 
 
 def invalid_field(error: msgspec.ValidationError) -> ApiError:

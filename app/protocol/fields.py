@@ -38,10 +38,7 @@ class FieldDecoder(BodyDecoder[T]):
             decoded = super().decode(body)
         except ApiError as error:
             raise self._explained(error) from None
-        try:
-            refuse_repeated_keys(body)
-        except RecursionError:
-            raise ApiError(400, "The request body is nested too deeply.", code="invalid_json") from None
+        refuse_repeated_keys(body)
         return decoded
 
     def convert(self, fields: Mapping[str, str]) -> T:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
-from app.protocol.decoding import BodyDecoder
+from app.protocol.decoding import BodyDecoder, refuse_repeated_keys
 from app.protocol.errors import ApiError, ErrorObject
 
 
@@ -102,3 +102,14 @@ def test_what_is_not_json_has_no_param(body: bytes) -> None:
 
 def test_a_body_that_is_no_object() -> None:
     assert refused(b"[]").message == "The request body: must be an object, got an array."
+
+
+@pytest.mark.parametrize("passed_over", [b'"\xff"', b'{"b":1,"b":2}', b"[" * 100_000 + b"]" * 100_000])
+def test_what_a_decoder_has_passed_over_is_judged(passed_over: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        refuse_repeated_keys(b'{"a":%b}' % passed_over)
+    assert (caught.value.status, caught.value.body.error.code) == (400, "invalid_json")
+
+
+def test_the_length_of_integers_is_not_judged() -> None:
+    refuse_repeated_keys(b'{"a":%b}' % (b"9" * 5000))
