@@ -118,7 +118,8 @@ class _Form:
     def _limit(self, segment: MultipartSegment) -> int:
         if _is_file(segment):
             return self._max_bytes
-        return _as_data_url(self._max_bytes) if self._pieces[0].startswith(b"data:") else MAX_TEXT
+        beginning = b"".join(piece[:5] for piece in self._pieces[:5])  # pieces may be single bytes
+        return _as_data_url(self._max_bytes) if beginning.startswith(b"data:") else MAX_TEXT
 
     def _too_large(self) -> ApiError:
         if self._segment is None or len(self._parts) >= MAX_PARTS:

@@ -126,6 +126,18 @@ async def test_a_data_url_may_be_as_large_as_its_medium() -> None:
     assert error(await send(PROMPT + part("image", b"A" * len(url)) + b"--b--\r\n", served))[0] == 413
 
 
+@pytest.mark.parametrize("length", range(1, 12))
+async def test_a_data_url_is_known_by_its_beginning_wherever_that_is_cut(length: int) -> None:
+    whole = PROMPT + part("image", b"data:image/png;base64," + b"A" * 2 * MAX_TEXT) + b"--b--\r\n"
+    cut = whole.index(b"data:") + length
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield whole[:cut]
+        yield whole[cut:]
+
+    assert (await send(pieces(), with_limit(2 * MAX_TEXT))).status_code == 200
+
+
 async def test_the_whole_body_has_a_limit() -> None:
     served = drawing(max_body_bytes=4 * KB)
     content = PROMPT + part("image", b"x" * 8 * KB, '; filename="a.png"') + b"--b--\r\n"
