@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from app.engines.diffusion.service import Service
 
 logger = logging.getLogger("app.diffusion")
+
+_SWITCH_INTERVAL_S = 0.0005
+"""How long the event loop waits for the interpreter's lock while a pipeline runs Python; by itself it is 5 ms."""
 
 
 class DiffusionEngine:
@@ -47,6 +51,7 @@ class DiffusionEngine:
         await asyncio.to_thread(importlib.import_module, "torch")
         import torch
 
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         # A new thread would compute with as many as there are cores, whatever was set, and their number changes bits.
         lanes = self._options.max_num_seqs if self._options.step_execution else 1
         self._threads = ThreadPoolExecutor(lanes, "diffusion", torch.set_num_threads, (torch.get_num_threads(),))
