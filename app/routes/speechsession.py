@@ -199,6 +199,7 @@ class SpeechSession:
                 self._open = None
                 for utterance in self._unfinished():
                     utterance.cancel()
+                await self._idle.wait()  # what comes next finds the room of what has been cancelled
             case SessionClose():
                 if self._open is not None:
                     self._complete()

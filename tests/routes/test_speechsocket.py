@@ -220,6 +220,25 @@ async def model_asked(model: Speaking) -> None:
         await model.was_asked.wait()
 
 
+@pytest.mark.parametrize(
+    ("count", "text"), [(speechsession.MAX_UTTERANCES, "one"), (1, "x" * 60_000)], ids=["utterances", "characters"]
+)
+async def test_what_has_been_cancelled_takes_no_room(
+    client: SocketClient, model: Speaking, count: int, text: str
+) -> None:
+    model.cues["never"] = asyncio.Event()
+    client.send("input.text", text="never")
+    await model_asked(model)
+    for _ in range(count):
+        client.send("input.done")
+        client.send("input.text", text=text)
+    client.send("input.cancel")
+    say(client, text)
+    messages = [(await client.until("session.done"))[-1]["status"] for _ in range(count + 2)]
+    assert messages == ["cancelled"] * (count + 1) + ["completed"]
+    assert model.said[-1].appended == text.encode()
+
+
 async def test_cancel_of_nothing_is_no_mistake(client: SocketClient) -> None:
     client.send("input.cancel")
     client.send("ping")
