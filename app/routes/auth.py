@@ -35,7 +35,7 @@ async def require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: B
     key = _sent_key(connection)
     if not key:
         raise _unauthorized("This server needs an API key: send the header 'Authorization: Bearer <key>'.")
-    if not _known(key.strip().encode("latin-1"), tuple(keys)):
+    if not _known(key.strip().encode("latin-1", "replace"), tuple(keys)):  # subprotocols may hold anything
         raise _unauthorized("The API key of this request is not known to this server.")
 
 

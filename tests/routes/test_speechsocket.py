@@ -470,6 +470,7 @@ async def test_the_end_of_the_time_to_drain(client: SocketClient, model: Speakin
         ({"authorization": "Bearer wrong"}, 401),
         ({"query": "api_key=secret"}, 401),  # URLs end up in logs
         ({"protocols": ("realtime", "openai-insecure-api-key.wrong")}, 401),
+        ({"protocols": ("realtime", "openai-insecure-api-key.\udcf0\u20ac")}, 401),  # as uvicorn decodes other bytes
         ({"authorization": "Bearer secret"}, 101),
         ({"x_api_key": "secret"}, 101),
         ({"protocols": ("realtime", "openai-insecure-api-key.secret")}, 101),
