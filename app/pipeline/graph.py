@@ -68,6 +68,11 @@ class Graph:
         return merged
 
     @property
+    def known(self) -> bool:
+        """Every entry has had a replica that told what it can do; before that nobody knows who answers what."""
+        return all(pool.capabilities.tasks for pool in self.entries)
+
+    @property
     def speaks(self) -> bool:
         """An entry feeds a stage that makes sound, whoever is up just now."""
         return any("audio" in edge.target.stage.outputs for pool in self.entries for edge in self._from(pool))
@@ -86,7 +91,7 @@ class Graph:
         for pool in self.entries:
             if kind in pool.capabilities.tasks:
                 return pool
-        if any(not pool.capabilities.tasks for pool in self.entries):
+        if not self.known:
             raise unavailable([pool.stage.name for pool in self.entries if not pool.ready])
         raise ApiError(404, f"the served model does not answer {kind} requests", code="unsupported_task")
 

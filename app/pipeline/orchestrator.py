@@ -128,6 +128,11 @@ class Orchestrator:
         """What the pipeline can do: the entry stages taken together, with what the stages behind them make."""
         return self._graph.capabilities()
 
+    @property
+    def known(self) -> bool:
+        """Whether that is all of it: an API worker learns what a stage can do when it first sees a replica of it."""
+        return self._graph.known
+
     # ------------------------------------------------------------------------------------------------ requests
 
     async def submit(

@@ -36,11 +36,11 @@ async def create_chat_completion(request: Request[Any, Any, Any]) -> Response[An
 
 async def chat(request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
     """Answer a conversation with text, with text that is spoken, or with pictures: as the model can and as is asked."""
-    tasks = orchestrator(request.app).capabilities().tasks
-    if draws(tasks) and "chat" not in tasks:
+    tasks, known = orchestrator(request.app).capabilities().tasks, orchestrator(request.app).known
+    if draws(tasks) and "chat" not in tasks and known:
         return await draw_in_chat(request, body)
     asked = decode_generation(body)
-    if draws(tasks) and asks_for_pictures(asked):
+    if asks_for_pictures(asked) and (draws(tasks) or not known):
         return await draw_in_chat(request, body)
     if asks_for_sound(request, asked):
         return await speak_in_chat(request, body)

@@ -8,13 +8,13 @@ import msgspec
 from litestar import Request, Response, get, post
 from litestar.openapi.spec import OpenAPIType
 
+from app.pipeline.graph import unavailable
 from app.protocol.decoding import BodyDecoder
 from app.protocol.errors import ApiError
 from app.routes import chat, completions, images
 from app.routes.body import json_body
 from app.routes.generation import generate
 from app.routes.openapi import ERRORS, Body, operation
-from app.routes.picturechat import draw_in_chat
 from app.routes.relay import relay
 from app.routes.state import orchestrator
 
@@ -63,10 +63,8 @@ async def invoke(request: Request[Any, Any, Any]) -> Response[Any]:
     body = await json_body(request)
     fields = _decoder.decode(body)
     match _task(request, fields):
-        case "chat":
+        case "chat" | "image" if "messages" in fields:
             return await chat.chat(request, body)
-        case "image" if "messages" in fields:
-            return await draw_in_chat(request, body)
         case "image":
             return await images.draw(request, body)
         case "completion":
@@ -83,10 +81,13 @@ async def server_load(request: Request[Any, Any, Any]) -> ServerLoad:
 
 
 def _task(request: Request[Any, Any, Any], fields: dict[str, msgspec.Raw]) -> str:
-    able = orchestrator(request.app).capabilities().tasks
+    stages = orchestrator(request.app)
+    able = stages.capabilities().tasks
     candidates = [(task, needed) for task, needed in _TASKS if task in able]
     for task, needed in candidates:
         if needed <= fields.keys():
             return task
-    expected = "; ".join(" and ".join(sorted(needed)) for _, needed in candidates) or "nothing yet: no replica is up"
+    if not stages.known:
+        raise unavailable([stage.name for stage in stages.status() if not stage.ready])
+    expected = "; ".join(" and ".join(sorted(needed)) for _, needed in candidates)
     raise ApiError(400, f"The body fits no task of the served model; it takes: {expected}.", code="invalid_value")

@@ -56,6 +56,11 @@ async def test_what_is_not_known_yet_is_503_and_no_404(graph: Graph) -> None:
     assert (caught.value.status, caught.value.body.error.code) == (503, "no_replica")
     assert "painter" in str(caught.value)
     assert "thinker" not in str(caught.value)
+    assert not graph.known
+    graph.pools[2].update([up(2, "image")])
+    assert graph.known
+    graph.pools[2].update([])
+    assert graph.known  # what has been told is not forgotten
 
 
 async def test_a_stage_that_is_down_is_still_the_one_to_ask(graph: Graph) -> None:

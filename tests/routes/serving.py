@@ -68,6 +68,7 @@ class ScriptedOrchestrator:
         self.submitted: list[tuple[str, str, bytes, str]] = []
         self.spoken: list[bytes] = []
         self.speaks = False
+        self.known = True
         self.streams: list[ScriptedStream] = []
         self.replicas = replicas
         self.membership = Membership(0, 0, [])

@@ -78,6 +78,14 @@ async def test_invocations_go_where_the_body_belongs(
     assert served.orchestrator.submitted[0][0] == kind
 
 
+async def test_an_invocation_that_may_belong_to_a_stage_that_is_not_up(
+    served: Served, client: httpx.AsyncClient
+) -> None:
+    served.orchestrator.known = False
+    answer = await client.post("/invocations", json={"input": "x"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_replica")
+
+
 async def test_an_invocation_that_fits_nothing(served: Served, client: httpx.AsyncClient) -> None:
     answer = await client.post("/invocations", json={"input": "x"})
     assert answer.status_code == 400

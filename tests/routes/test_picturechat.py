@@ -208,3 +208,14 @@ async def test_invocations(client: httpx.AsyncClient, served: Served) -> None:
     assert chat["object"] == "chat.completion"
     pictures = (await client.post("/invocations", json={"prompt": "x"})).json()
     assert pictures["data"][0]["b64_json"] == PNG
+
+
+@pytest.mark.parametrize("up", ["chat", "image"])
+@pytest.mark.parametrize(("modalities", "kind"), [(None, "chat"), (["image"], "image")])
+async def test_who_is_asked_does_not_depend_on_who_is_up(
+    served: Served, client: httpx.AsyncClient, up: str, modalities: list[str] | None, kind: str
+) -> None:
+    """A worker that is started while the other stage is down has never heard what that one can do."""
+    served.orchestrator.tasks, served.orchestrator.known = [up], False
+    await client.post(URL, json={"messages": X} | ({"modalities": modalities} if modalities else {}))
+    assert served.orchestrator.submitted[-1][0] == kind
