@@ -8,6 +8,7 @@ from litestar import WebSocket, websocket
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
+from app.pipeline.graph import unavailable
 from app.protocol.models import served_name
 from app.routes.auth import chosen_protocol
 from app.routes.errors import shutting_down
@@ -29,7 +30,11 @@ async def may_speak(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRoute
     if stopping(connection.app).is_set():
         raise shutting_down()
     served_name(model_names(connection.app), connection.query_params.get("model"))
-    orchestrator(connection.app).stage_of("speech")
+    stages = orchestrator(connection.app)
+    speaking = stages.stage_of("speech")
+    missing = [stage.name for stage in stages.status() if stage.stage_id == speaking and not stage.ready]
+    if missing:
+        raise unavailable(missing)
 
 
 @websocket("/v1/audio/speech/stream", guards=[may_speak])

@@ -503,6 +503,13 @@ async def test_refused_handshakes(served: Served, how: dict[str, Any], status: i
         assert (client.status, client.body["error"]["code"]) == (status, code)
 
 
+async def test_that_nobody_is_up_is_told_before_the_upgrade(served: Served, model: Speaking) -> None:
+    model.replicas = 0
+    async with connected(served) as client:
+        await client.end()
+        assert (client.status, client.body["error"]["code"]) == (503, "no_replica")
+
+
 async def test_what_the_model_cannot_do_is_told_before_the_upgrade(served: Served, model: Speaking) -> None:
     model.tasks = ["chat"]
     async with connected(served) as client:
