@@ -10,7 +10,7 @@ from app.protocol.fields import FieldDecoder
 from app.protocol.models import served_name
 from app.protocol.sounds import REFUSED, SoundRequest
 from app.protocol.soundtask import encode_task
-from app.routes.body import json_body
+from app.routes.body import decode_body, json_body
 from app.routes.openapi import ERRORS
 from app.routes.speech import SoundFile
 from app.routes.speechdocs import SoundOperation
@@ -34,7 +34,7 @@ _decoder = FieldDecoder(SoundRequest, REFUSED)
 async def generate_audio(request: Request[Any, Any, Any]) -> Response[Any]:
     """The sound that a prompt describes, as one file."""
     refuse_while_stopping(request)
-    asked = _decoder.decode(await json_body(request))
+    asked = await decode_body(_decoder, await json_body(request))
     served_name(model_names(request.app), asked.model)
     submission = Submission("sound", encode_task(asked.task()), asked.model or "")
     file = SoundFile(asked.format)
