@@ -215,7 +215,7 @@ class Frontend(AsyncLLM):  # type: ignore[misc]
 
 def _encoder_tokens(prompt: Any) -> int:
     """Positions of the encoder's prompt, which vLLM's outputs do not tell."""
-    if not isinstance(prompt, dict) or prompt["type"] != "enc_dec":
+    if not isinstance(prompt, dict) or prompt.get("type") != "enc_dec":
         return 0
     return len(prompt["encoder_prompt"]["prompt_token_ids"])
 

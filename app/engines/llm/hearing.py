@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from vllm.entrypoints.speech_to_text.transcription.serving import OpenAIServingT
 from vllm.entrypoints.speech_to_text.translation.serving import OpenAIServingTranslation
 from vllm.multimodal.audio import split_audio
 
+from app.engines.llm.errors import bad_request
 from app.engines.llm.frontend import Frontend, apart
+from app.engines.llm.whisper import refined
 from app.media.recording import read_recording
 from app.settings.schema import MediaConfig
 
@@ -23,6 +26,11 @@ Samples = np.ndarray[Any, np.dtype[np.float32]]
 
 class _Hearing(SpeechToTextBaseServing):  # type: ignore[misc]
     limits: MediaConfig
+
+    @cached_property
+    def model_cls(self) -> type[Any]:
+        """vLLM's hook: the class that is asked for prompts, and what the model can do."""
+        return refined(super().model_cls, self.model_config)
 
     @classmethod
     def beside(cls, stock: SpeechToTextBaseServing, frontend: Frontend, limits: MediaConfig) -> _Hearing:
@@ -60,8 +68,12 @@ class _Hearing(SpeechToTextBaseServing):  # type: ignore[misc]
 
     async def _detect_language(self, *args: Any, **options: Any) -> str:
         """A generation of its own: that vLLM has taken it does not mean that it has taken the request."""
-        with apart():
-            language: str = await super()._detect_language(*args, **options)
+        try:
+            with apart():
+                language: str = await super()._detect_language(*args, **options)
+        except AssertionError as error:  # the likeliest token is no language: a model without languages, or silence
+            message = "the language cannot be told from the recording; say which it is"
+            raise bad_request(message, param="language", code="missing_required_parameter") from error
         return language
 
     def _get_verbose_segments(self, tokens: Sequence[int], *args: Any, **options: Any) -> list[Any]:

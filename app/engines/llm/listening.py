@@ -21,6 +21,7 @@ from app.engines.llm.frontend import Batch, Frontend
 from app.engines.llm.hearing import Transcribing, Translating
 from app.engines.llm.schema import Schema
 from app.engines.llm.serving import check_cancelled
+from app.engines.llm.whisper import EnglishWhisper
 from app.media.errors import MediaError
 from app.protocol.listening import ListeningTask, decode_task
 from app.settings.schema import MediaConfig
@@ -66,14 +67,14 @@ class Listening:
         stock = getattr(state, "openai_serving_transcription", None)
         if stock is None:
             return
-        self._model = stock.model_cls
-        reads = self._model.get_generation_prompt.__func__.__code__.co_names
+        transcribing = Transcribing.beside(stock, frontend, limits)
+        self._model = transcribing.model_cls
+        reads = _read_by(self._model)
         refused = {
             field: only(reason="this model is not told it") for field, name in _PASSED_ON.items() if name not in reads
         }
-        transcribing = Transcribing.beside(stock, frontend, limits)
         self._kinds["transcription"] = _Kind(_schema(TranscriptionRequest, refused), transcribing.create_transcription)
-        if "task_type" in reads:  # else vLLM would write down the language that is spoken
+        if "task_type" in reads and self._model is not EnglishWhisper:  # else the language that is spoken comes out
             translating = Translating.beside(state.openai_serving_translation, frontend, limits)
             self._kinds["translation"] = _Kind(_schema(TranslationRequest, refused), translating.create_translation)
 
@@ -155,6 +156,12 @@ class Listening:
             request.emit(Delta(0, text, tokens - told))
             told = tokens
             await request.ready()
+
+
+def _read_by(model: Any) -> frozenset[str]:
+    """Names in the code that makes the prompt of a recording: what the model is told is among them."""
+    makers = (vars(cls).get("get_generation_prompt") for cls in model.__mro__)
+    return frozenset(name for maker in makers if maker is not None for name in maker.__func__.__code__.co_names)
 
 
 def _schema(kind: Any, refused: dict[str, Rule]) -> Schema:

@@ -151,6 +151,13 @@ async def test_nothing_said_is_no_segment(listener: LlmEngine) -> None:
     assert serving._get_verbose_segments((serving.tokenizer.eos_token_id,), [], None, None) == []
 
 
+async def test_beams(listener: LlmEngine) -> None:
+    fields = ENGLISH | {"use_beam_search": "true", "n": "2", "max_completion_tokens": "4"}
+    events = await heard(listener, SHORT, **fields)
+    assert document(events)["text"]
+    assert usage(events).completion_tokens >= 4
+
+
 @pytest.mark.parametrize("file", [SHORT, LONG], ids=["one clip", "several"])
 async def test_a_stream_says_the_same(listener: LlmEngine, file: bytes) -> None:
     fields = ENGLISH | {"max_completion_tokens": "20"}
