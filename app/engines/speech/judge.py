@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from app.engines.refusal import refuse
-from app.engines.speech.family import Manner, Reference
+from app.engines.speech.family import Manner
 from app.engines.speech.sampling import sampling_of
 from app.engines.speech.sentences import spoken
 from app.media.soundfile import RATES
@@ -21,14 +21,8 @@ _LARGEST = 3.4028234e38
 """Of 32 bits."""
 
 
-def judge(
-    task: SpeechTask,
-    card: SpeechCard,
-    sampling: type[msgspec.Struct],
-    defaults: Mapping[str, Any],
-    reference: Reference | None,
-) -> Manner:
-    """How the task is to be spoken, in the voice of `reference` where it carries one.
+def judge(task: SpeechTask, card: SpeechCard, sampling: type[msgspec.Struct], defaults: Mapping[str, Any]) -> Manner:
+    """How the task is to be spoken; the reference of one that carries a voice is still to be read.
 
     `sampling` is the class of the family's sampling parameters, `defaults` the stage's values of them.
 
@@ -41,10 +35,12 @@ def judge(
         refuse(f"{card.family} models take no instructions", "instructions")
     _check_language(task.language, card)
     _check_rate(task)
+    if task.sample:
+        check_sample(task.sample, card)
     return Manner(
-        voice="" if reference else _voice(task.voice, card),
+        voice="" if task.sample else _voice(task.voice, card),
         speed=_speed(task.speed, card),
-        reference=reference,
+        reference=None,
         sampling=sampling_of(sampling, defaults, task.extra, card.family),
     )
 

@@ -66,8 +66,9 @@ class Service:
             task = decode_task(request.body)
         except msgspec.DecodeError as error:
             refuse(f"the task is malformed: {error}", None)
-        reference = await self._reference(task.sample) if task.sample else None
-        manner = judge(task, self.card, self._synthesizer.sampling, self._defaults, reference)
+        manner = judge(task, self.card, self._synthesizer.sampling, self._defaults)
+        if task.sample:
+            manner = msgspec.structs.replace(manner, reference=await self._reference(task.sample))
         seed = _SEED if task.seed is None else task.seed
         answer = Answer(request, task, manner, self._synthesizer, self._threads, self._busy, seed, self._tick)
         request.emit(Accepted())
@@ -80,7 +81,6 @@ class Service:
             self._answers.discard(answer)
 
     async def _reference(self, sample: VoiceSample) -> Reference:
-        check_sample(sample, self.card)
         if sample.embedding:
             return Reference(embedding=np.asarray(sample.embedding, np.float32))
         try:
@@ -99,7 +99,9 @@ class Service:
         """
         if method != "check_voice":
             raise EngineError(Failed(404, f"a speech engine has no {method}", "not_found_error"))
-        recording = (await self._reference(decode_sample(arguments))).recording
+        sample = decode_sample(arguments)
+        check_sample(sample, self.card)
+        recording = (await self._reference(sample)).recording
         return msgspec.json.encode(VoiceReport(0.0 if recording is None else len(recording) / self.card.sample_rate))
 
     def load(self) -> Load:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from app.engines.base import EngineError
-from app.engines.speech.family import Manner, Reference
+from app.engines.speech.family import Manner
 from app.engines.speech.judge import check_sample, judge
 from app.protocol.speechtask import SpeechCard, VoiceSample
 from tests.engines.speech.asking import task
@@ -30,8 +29,8 @@ CARD = SpeechCard(
 PLAIN = SpeechCard(family="plain", voices=["x"], default_voice="x", sample_rate=16_000)
 
 
-def judged(card: SpeechCard = CARD, reference: Reference | None = None, **fields: Any) -> Manner:
-    return judge(task(**fields), card, Sampling, {"temperature": 0.5}, reference)
+def judged(card: SpeechCard = CARD, **fields: Any) -> Manner:
+    return judge(task(**fields), card, Sampling, {"temperature": 0.5})
 
 
 @pytest.mark.parametrize(
@@ -85,10 +84,11 @@ def test_a_text_that_is_appended_may_be_empty() -> None:
     assert judged(text="", appended=True).voice == "anna"
 
 
-def test_beside_a_reference_the_voice_is_only_a_label() -> None:
-    reference = Reference(embedding=np.zeros(4, np.float32))
-    manner = judged(voice="whoever", reference=reference)
-    assert (manner.voice, manner.reference) == ("", reference)
+def test_beside_a_voice_to_imitate_the_name_is_only_a_label() -> None:
+    card = msgspec.structs.replace(CARD, cloning=["embedding"], embedding_size=2)
+    assert judged(card, voice="whoever", sample=VoiceSample(embedding=[1.0, 2.0])).voice == ""
+    with pytest.raises(EngineError, match="must have 2 numbers"):
+        judged(card, sample=VoiceSample(embedding=[1.0]))
 
 
 RECORDING = VoiceSample(data=b"RIFF")
