@@ -98,7 +98,7 @@ def _too_deep() -> ApiError:
     return ApiError(400, "The request body is nested too deeply.", code="invalid_json")
 
 
-def _no_json(error: ValueError) -> ApiError:
+def _no_json(error: Exception) -> ApiError:
     return ApiError(400, f"The request body is not valid JSON: {error}.", code="invalid_json")
 
 
