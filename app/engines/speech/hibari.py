@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,9 @@ from app.protocol.speechtask import SpeechCard
 
 _SPEEDS = [0.25, 2.0]
 """Beyond these a sentence does not become as long as its speed says: phonemes have a shortest length."""
+
+_LONG_WORD = re.compile(r"\S{32}(?=\S)")
+"""The time for a word grows with the cube of the parts that it has: "a1" 200 times would take more than a minute."""
 
 
 class HibariSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +36,7 @@ class HibariSpeaker:
         """One piece for each of the sentences that the voice itself sees in this one."""
         noise = np.random.default_rng(seed)
         step()
-        for phonemes in self._voice.phonemize(sentence):
+        for phonemes in self._voice.phonemize(_LONG_WORD.sub(r"\g<0> ", sentence)):
             ids = self._voice.ids(phonemes)
             self.text_tokens += len(ids)
             yield self._voice.from_ids(ids, self._speed, noise)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 from hibari import Hibari
@@ -71,3 +73,9 @@ async def test_a_text_in_letters_that_it_does_not_know_is_refused(demo: SpeechEn
     with pytest.raises(EngineError, match="another language") as caught:
         await ask(demo, task("你好"))
     assert (caught.value.failed.status, caught.value.failed.param) == (400, "input")
+
+
+@pytest.mark.parametrize("word", ["a1" * 200, "-a" * 200, "aB" * 200])
+async def test_a_word_of_many_parts_takes_no_minute(demo: SpeechEngine, word: str) -> None:
+    async with asyncio.timeout(30):
+        assert len((await ask(demo, task(word))).samples) > RATE
