@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from vllm.config import SpeechToTextConfig
 from vllm.config.speech_to_text import SpeechToTextParams
-from vllm.model_executor.models.qwen3_asr import Qwen3ASRForConditionalGeneration
+from vllm.model_executor.models.fireredasr2 import FireRedASR2ForConditionalGeneration
 from vllm.model_executor.models.whisper import WhisperForConditionalGeneration
 
 from app.engines.llm.listening import _read_by
@@ -32,7 +32,7 @@ def test_the_class_follows_the_generation_config() -> None:
     assert refined(WhisperForConditionalGeneration, config()) is Whisper
     assert refined(WhisperForConditionalGeneration, config(is_multilingual=True)) is Whisper
     assert refined(WhisperForConditionalGeneration, config(is_multilingual=False)) is EnglishWhisper
-    assert refined(Qwen3ASRForConditionalGeneration, config()) is Qwen3ASRForConditionalGeneration
+    assert refined(FireRedASR2ForConditionalGeneration, config()) is FireRedASR2ForConditionalGeneration
 
 
 def test_prompts_of_whisper() -> None:
@@ -57,4 +57,4 @@ def test_english_models_know_no_other_language() -> None:
 def test_what_a_model_is_told_is_read_from_its_code() -> None:
     told = {"language", "to_language", "request_prompt", "hotwords", "task_type"}
     assert _read_by(Whisper) & told == _read_by(EnglishWhisper) & told == {"language", "request_prompt", "task_type"}
-    assert _read_by(Qwen3ASRForConditionalGeneration) & told == told - {"hotwords"}
+    assert _read_by(FireRedASR2ForConditionalGeneration) & told == {"language"}
