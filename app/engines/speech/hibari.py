@@ -17,7 +17,9 @@ _SPEEDS = [0.25, 2.0]
 """Beyond these a sentence does not become as long as its speed says: phonemes have a shortest length."""
 
 _LONG_WORD = re.compile(r"\S{32}(?=\S)")
-"""The time for a word grows with the cube of the parts that it has: "a1" 200 times would take more than a minute."""
+"""The time for a word grows with the cube of the parts that it has: "a1" 200 times would take more than a minute. And
+numbers of more than 36 digits have no names.
+"""
 
 
 class HibariSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,11 +38,16 @@ class HibariSpeaker:
         """One piece for each of the sentences that the voice itself sees in this one."""
         noise = np.random.default_rng(seed)
         step()
-        for phonemes in self._voice.phonemize(_LONG_WORD.sub(r"\g<0> ", sentence)):
+        for phonemes in self._voice.phonemize(_readable(sentence)):
             ids = self._voice.ids(phonemes)
             self.text_tokens += len(ids)
             yield self._voice.from_ids(ids, self._speed, noise)
             step()
+
+
+def _readable(sentence: str) -> str:
+    """The same for who listens, without what the voice takes too long to read or fails on."""
+    return _LONG_WORD.sub(r"\g<0> ", sentence.replace("İ", "I"))  # the only letter with a small one of two characters
 
 
 class HibariSynthesizer:

@@ -79,3 +79,8 @@ async def test_a_text_in_letters_that_it_does_not_know_is_refused(demo: SpeechEn
 async def test_a_word_of_many_parts_takes_no_minute(demo: SpeechEngine, word: str) -> None:
     async with asyncio.timeout(30):
         assert len((await ask(demo, task(word))).samples) > RATE
+
+
+@pytest.mark.parametrize("text", ["9" * 300, "1,000" * 20, "İstanbul and İzmir are cities."])
+async def test_what_the_wheel_cannot_read_is_said_all_the_same(demo: SpeechEngine, text: str) -> None:
+    assert len((await ask(demo, task(text))).samples) > RATE
