@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 
@@ -14,6 +14,7 @@ from app.engines.base import Request
 from app.engines.refusal import refuse
 from app.engines.speech.family import AbandonedError, Manner, Samples, Speaker, Synthesizer
 from app.engines.speech.sentences import spoken
+from app.engines.speech.turns import Turns
 from app.media.base64pieces import Base64Pieces
 from app.media.soundfile import SoundEncoder
 from app.protocol.speechtask import SpeechTask
@@ -24,7 +25,8 @@ _SEEDS = 1 << 63
 class Answer:
     """The events of one request. `waiting`: a sentence of it is in the threads' line.
 
-    A request has one sentence at a time in the threads' line, so requests take turns, however long their texts are.
+    A request has one sentence at a time in the line for the threads, so requests take turns, however long their texts
+    are; who has heard least of what would be heard by now goes first.
     """
 
     def __init__(
@@ -33,7 +35,7 @@ class Answer:
         task: SpeechTask,
         manner: Manner,
         synthesizer: Synthesizer,
-        threads: ThreadPoolExecutor,
+        turns: Turns,
         busy: set[Answer],
         seed: int,
         tick: Callable[[], None],
@@ -49,11 +51,12 @@ class Answer:
         self._manner = manner
         self._synthesizer = synthesizer
         self._speaker: Speaker = synthesizer.begin(manner)
-        self._threads = threads
+        self._turns = turns
         self._busy = busy
         self._seed = seed
         self._tick = tick
         self._loop = asyncio.get_running_loop()
+        self._arrived = self._loop.time()
         self._rate = synthesizer.card.sample_rate
         self._encoder = SoundEncoder(task.format, self._rate, streamed=task.streamed, file_rate=task.sample_rate)
         self._abandoned = False
@@ -87,7 +90,7 @@ class Answer:
     async def _take_turn(self, text: str) -> None:
         self.waiting = True
         try:
-            await self._loop.run_in_executor(self._threads, self._speak, text)
+            await self._turns.take(self._arrived + self._samples / self._rate, partial(self._speak, text))
         finally:
             self.waiting = False
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
-from app.cluster.messages import Failed
+from app.cluster.messages import INPUT_TIMEOUT, Failed
 from app.engines.base import EngineError, Request
 from app.engines.refusal import refuse
 from app.engines.speech.sentences import Splitter
@@ -59,7 +59,7 @@ async def _appended(request: Request, patience_s: float) -> AsyncIterator[str]:
                 data = await request.next_input()
         except TimeoutError:
             message = f"no further text came for {patience_s:g} s (input_timeout_s of the speech stage)"
-            raise EngineError(Failed(504, message, "timeout_error", code="input_timeout")) from None
+            raise EngineError(Failed(504, message, "timeout_error", code=INPUT_TIMEOUT)) from None
         ended = data is None
         try:
             text = decoder.decode(data or b"", final=ended)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 
 import msgspec
@@ -22,6 +21,7 @@ from app.engines.speech.judge import check_sample, judge
 from app.engines.speech.options import SpeechOptions
 from app.engines.speech.sampling import sampling_of
 from app.engines.speech.script import sentences
+from app.engines.speech.turns import Turns
 from app.media.errors import MediaError
 from app.media.fetch import MediaFetcher
 from app.media.recording import read_recording
@@ -51,7 +51,7 @@ class Service:
         self._longest = options.max_sentence_chars or synthesizer.max_sentence_chars
         self._fetcher = fetcher
         self._patience_s = patience_s
-        self._threads = ThreadPoolExecutor(self.slots, "speech", _same_number_of_threads())
+        self._turns = Turns(self.slots, _same_number_of_threads())
         self._answers: set[Answer] = set()
         self._busy: set[Answer] = set()
         self._steps = 0
@@ -70,7 +70,7 @@ class Service:
         if task.sample:
             manner = msgspec.structs.replace(manner, reference=await self._reference(task.sample))
         seed = _SEED if task.seed is None else task.seed
-        answer = Answer(request, task, manner, self._synthesizer, self._threads, self._busy, seed, self._tick)
+        answer = Answer(request, task, manner, self._synthesizer, self._turns, self._busy, seed, self._tick)
         request.emit(Accepted())
         self._answers.add(answer)
         try:
@@ -118,7 +118,7 @@ class Service:
         """Abandon what is being spoken and end the threads; waits for their current step."""
         for answer in self._answers:
             answer.abandon()
-        self._threads.shutdown(cancel_futures=True)
+        self._turns.close()
 
 
 def open_service(stage: StageConfig, options: SpeechOptions, fetcher: MediaFetcher) -> Service:
