@@ -33,6 +33,7 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     try:
         loader = _Loader(path.read_text())
         root = loader.get_single_node()
+        lines = dict(_lines(root, ""))
         content = None if root is None else loader.construct_document(root)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
@@ -40,13 +41,15 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ValueError(f"{path}{line}: {error.problem or error}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: is nested too deeply, or a part of it contains itself") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: {error}") from None
     if content is None:
         raise ValueError(f"{path}: the file is empty")
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ValueError(f"{path}: expected a mapping of names to values at the top")
-    return content, dict(_lines(root, ""))
+    return content, lines
 
 
 def _lines(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:
