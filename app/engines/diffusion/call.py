@@ -80,6 +80,9 @@ def plan(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer, blend: Ble
     negative = _negative(task, mode, offer, arguments)
     _check_prompt(task, mode)
     check_steps(arguments, offer)
+    steps = arguments.get("num_inference_steps") or mode.parameters.get("num_inference_steps") or 0
+    if inputs.images:
+        _check_strength(arguments, mode, steps)
     if task.previews and not offer.previews:
         refuse(f"{offer.class_name} shows nothing before it is finished", "partial_images")
     if task.transparent and not offer.transparency:
@@ -102,7 +105,7 @@ def plan(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer, blend: Ble
         inputs=inputs,
         width=width or offer.sizes.width,
         height=height or offer.sizes.height,
-        steps=arguments.get("num_inference_steps") or mode.parameters.get("num_inference_steps") or 0,
+        steps=steps,
         shift=_shift(task, mode, offer),
         boundary_ratio=_boundary(task, mode, offer),
         blend=blend,
@@ -152,6 +155,14 @@ def call_arguments(given: dict[str, Any], extra: dict[str, Any], mode: Mode, off
             refuse(f"{name} is {kind}, not {str(value)[:80]!r}", param)
         given[name] = value
     return given
+
+
+def _check_strength(arguments: dict[str, Any], mode: Mode, steps: int) -> None:
+    """Edits begin so late that the strength's share of the steps is left; pipelines fail where that is none."""
+    strength = arguments.get("strength", mode.parameters.get("strength"))
+    if isinstance(strength, float | int) and steps > 0 and int(steps * strength) < 1:
+        field = "strength" if "strength" in arguments else "num_inference_steps"
+        refuse(f"of {steps} steps a strength of {strength:g} leaves none; raise one of them", field)
 
 
 def _unknown(name: str, param: str, mode: Mode, offer: Offer) -> NoReturn:

@@ -156,6 +156,20 @@ def test_more_pixels_than_the_server_draws(tiny_pipeline: Pipelines) -> None:
     assert caught.value.failed.param == "size"
 
 
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"num_inference_steps": 1}, "num_inference_steps"),
+        ({"num_inference_steps": 5, "strength": 0.1}, "strength"),
+        ({"strength": 0.0}, "strength"),
+    ],
+)
+def test_an_edit_needs_a_step(offers: Any, asked: dict[str, Any], param: str) -> None:
+    with pytest.raises(EngineError, match="leaves none") as caught:
+        call_for(offers("sd"), task(images=[IMAGE], **asked), Inputs([noise()]), "image_edit")
+    assert (caught.value.failed.status, caught.value.failed.param) == (400, param)
+
+
 @pytest.mark.parametrize(("given", "size"), [((75, 66), (72, 64)), ((5, 200), (8, 200)), ((1000, 500), (176, 88))])
 def test_an_edit_is_as_large_as_its_input(given: tuple[int, int], size: tuple[int, int], tiny_pipeline: Any) -> None:
     offer = offer_of(tiny_pipeline("sd"), max_generated_image_size=16_000)
