@@ -36,7 +36,8 @@ async def prepare(settings: Settings, progress: Progress) -> Settings:
 
     async def obtained(request: tuple[str, ...], name: str) -> str:
         if request not in known:
-            progress(f"getting the model {name}")
+            once = f"'s language model, which is made once and kept in {cache_directory()}" if name == "demo" else ""
+            progress(f"getting the model {name}{once}")
             known[request] = await _obtain(request, progress)
         return known[request]
 

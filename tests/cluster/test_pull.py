@@ -28,6 +28,7 @@ class Producer:
         self.refs = RefStore(0)
         self.pieces = 0
         self.last = -1
+        self.releases_after = -1
         self.mute = False
         self._context = new_context()
         self._authenticator = Authenticator(self._context, TOKEN)
@@ -53,6 +54,8 @@ class Producer:
         elif not self.mute:
             self.pieces += 1
             self._channel.send([frames[0], *pull.answer(self.refs, message)])
+            if self.pieces == self.releases_after:
+                self.refs.release(b"c", "r")
             if self.pieces == self.last:
                 self._channel.close()
 
@@ -122,12 +125,10 @@ async def test_who_has_another_token_gets_nothing(producer: Producer, context: z
 
 async def test_what_was_released_cannot_be_pulled(producer: Producer, puller: Puller) -> None:
     ref = producer.hold(LARGE)
-    transfer = asyncio.create_task(puller.pull(producer.address, ref))
-    await eventually(lambda: producer.pieces > 0)
-    producer.refs.release(b"c", "r")
-    for attempt in (transfer, puller.pull(producer.address, ref)):
+    producer.releases_after = 3
+    for _ in range(2):
         with pytest.raises(PullError, match="its producer holds it no longer"):
-            await attempt
+            await puller.pull(producer.address, ref)
     again = producer.hold(PIECE)
     assert await puller.pull(producer.address, again) == producer.bytes_of(again)
 

@@ -16,7 +16,7 @@ from app.protocol.errors import ApiError
 from tests.clusters import cluster, eventually
 from tests.handover import chain, held, pipeline, read, replicas, said, script
 
-AT_A_TIME = 25
+AT_A_TIME = 10
 LEAVERS = 500
 TIMEOUT_S = 0.5
 FRAMES = {"rows": 2, "width": 2000}

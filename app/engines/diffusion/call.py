@@ -80,6 +80,7 @@ def plan(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer, blend: Ble
     negative = _negative(task, mode, offer, arguments)
     _check_prompt(task, mode)
     check_steps(arguments, offer)
+    _check_clip_skip(arguments, offer)
     steps = arguments.get("num_inference_steps") or mode.parameters.get("num_inference_steps") or 0
     if inputs.images:
         _check_strength(arguments, mode, steps)
@@ -208,6 +209,15 @@ def check_steps(arguments: dict[str, Any], offer: Offer) -> None:
     steps = arguments.get("num_inference_steps", 1)
     if not 1 <= steps <= offer.max_steps:
         refuse(f"num_inference_steps is between 1 and {offer.max_steps}, not {steps}", "num_inference_steps")
+
+
+def _check_clip_skip(arguments: dict[str, Any], offer: Offer) -> None:
+    skipped = arguments.get("clip_skip") or 0
+    if offer.clip_layers and not 0 <= skipped < offer.clip_layers:
+        message = (
+            f"clip_skip is between 0 and {offer.clip_layers - 1}, as the text encoder has {offer.clip_layers} layers"
+        )
+        refuse(f"{message}; got {skipped}", "extra_params.clip_skip")
 
 
 def _negative(task: PictureTask, mode: Mode, offer: Offer, arguments: dict[str, Any]) -> str | None:

@@ -88,6 +88,7 @@ class Offer(msgspec.Struct, frozen=True):
     previews: bool
     transparency: bool
     max_steps: int
+    clip_layers: int
     sound: Sound | None = None
 
     def kinds(self) -> list[str]:
@@ -157,6 +158,7 @@ def survey(pipe: Any, options: DiffusionOptions) -> Offer:
         previews=previews.possible(pipe),
         transparency=_is_transparent(pipe),
         max_steps=_max_steps(scheduler),
+        clip_layers=getattr(getattr(getattr(pipe, "text_encoder", None), "config", None), "num_hidden_layers", 0),
         sound=sound_of(pipe, own.parameters) if SOUND in own.tasks else None,
     )
     if defaults.flow_shift is not None and not offer.shift:

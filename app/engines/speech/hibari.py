@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -79,6 +80,7 @@ def load(model: str, options: SpeechOptions) -> HibariSynthesizer:
     Raises:
         ValueError: the wheel is not installed, or has no voice of the default's name.
     """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # or onnxruntime writes a device id when it is imported
     try:
         from hibari import Hibari
         from hibari.voices import DEFAULT, VOICES

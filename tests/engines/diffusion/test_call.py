@@ -44,6 +44,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("sd", {"extra": {"cross_attention_kwargs": {}}}, "extra_params.cross_attention_kwargs", "takes no cross"),
     ("sd", {"extra": {"guidance_rescale": "much"}}, "extra_params.guidance_rescale", "is a number"),
     ("sd", {"extra": {"clip_skip": {"a": 1}}}, "extra_params.clip_skip", "a number, a string"),
+    ("sd", {"extra": {"clip_skip": 99}}, "extra_params.clip_skip", "clip_skip is between 0 and"),
+    ("sd", {"extra": {"clip_skip": -3}}, "extra_params.clip_skip", "got -3"),
     ("sd", {"extra": {"num_inference_steps": 4}}, "extra_params.num_inference_steps", "given twice"),
     ("sd", {"num_inference_steps": 0}, "num_inference_steps", "between 1 and 999"),
     ("sd", {"num_inference_steps": 1000}, "num_inference_steps", "between 1 and 999"),

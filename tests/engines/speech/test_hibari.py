@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,3 +88,14 @@ async def test_a_word_of_many_parts_takes_no_minute(demo: SpeechEngine, word: st
 @pytest.mark.parametrize("text", ["9" * 300, "1,000" * 20, "İstanbul and İzmir are cities."])
 async def test_what_the_wheel_cannot_read_is_said_all_the_same(demo: SpeechEngine, text: str) -> None:
     assert len((await ask(demo, task(text))).samples) > RATE
+
+
+def test_it_writes_nothing_at_home(tmp_path: Path) -> None:
+    program = (
+        "from app.engines.speech.hibari import load; from app.engines.speech.options import SpeechOptions; "
+        "load('demo', SpeechOptions())"
+    )
+    places = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"} | places
+    subprocess.run([sys.executable, "-c", program], env=environment, timeout=120, check=True)
+    assert list(tmp_path.iterdir()) == [], "onnxruntime leaves a device id where its telemetry is on"
