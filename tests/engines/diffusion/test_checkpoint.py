@@ -46,7 +46,7 @@ def test_a_directory_without_an_index(tmp_path: Path) -> None:
     [
         ("FluxPipelines", "did you mean FluxPipeline"),
         ("UNet2DModel", "has no pipeline class 'UNet2DModel'"),
-        ("StableDiffusionKDiffusionPipeline", "needs .*k_diffusion, and not all of it is installed here"),
+        ("SpectrogramDiffusionPipeline", "needs .*note_seq, and not all of it is installed here"),
     ],
 )
 def test_classes_that_cannot_be_had(name: str, message: str) -> None:
