@@ -50,8 +50,9 @@ def shell(pipe: Any, cls: type | None = None) -> Any:
     made = copy.copy(pipe) if cls is None or cls is type(pipe) else _rebuilt(pipe, cls)
     for name, part in vars(made).copy().items():
         if isinstance(part, diffusers.SchedulerMixin):
-            # Past DiffusionPipeline.__setattr__, which would rewrite the configuration for a change of class.
-            made.__dict__[name] = type(part).from_config(part.config)
+            # Past DiffusionPipeline.__setattr__, which would rewrite the configuration for a change of class. Nobody
+            # calls `pipe` itself, so its scheduler is as new, and copying that takes a tenth of building another one.
+            made.__dict__[name] = copy.deepcopy(part)
         elif isinstance(part, diffusers.DiffusionPipeline):
             made.__dict__[name] = shell(part)
     return made
