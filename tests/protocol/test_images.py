@@ -292,10 +292,10 @@ def test_a_form_with_objects_in_parts() -> None:
         ({"lora[nme]": "b"}, "lora.nme"),
         ({"lora[0][name]": "b"}, "lora[0][name]"),
         ({"modle": "b"}, "modle"),
-        ({"": "b"}, None),
+        ({"": "b"}, ""),
     ],
 )
-def test_wrong_forms(fields: dict[str, str], param: str | None) -> None:
+def test_wrong_forms(fields: dict[str, str], param: str) -> None:
     with pytest.raises(ApiError) as caught:
         _edit.convert({"prompt": "x"} | fields)
     assert (caught.value.status, caught.value.body.error.param) == (400, param)
