@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.images_loop import Picture
 from bench.measure import load_average, percentile
+from bench.report import conditions, goal_rows
 
 ADDED_MS = 5.0
 ADDED_SHARE = 0.03
@@ -68,7 +69,6 @@ def missed(results: Results) -> list[str]:
 
 def page(results: Results, around: dict[str, Any]) -> str:
     """The whole page as markdown."""
-    versions = ", ".join(f"{name} {version}" for name, version in around["versions"].items())
     return "\n".join(
         [
             "# Performance of pictures",
@@ -76,13 +76,9 @@ def page(results: Results, around: dict[str, Any]) -> str:
             "Written by `python -m bench.images`, which says how it measures. The model is a StableDiffusionPipeline "
             "with a million random weights: the smaller the pipeline, the more a server's own work shows.",
             "",
-            f"Commit {around['commit']}{' with changes' if around['changed'] else ''}, {around['date']}, "
-            f"{around['processor']}, Python {around['python']}, {versions}. Load average before: "
-            f"{around['load_average']:.2f}, after: {load_average():.2f}.",
+            f"{conditions(around)}, after: {load_average():.2f}.",
             "",
-            "| what | measured | wanted | |",
-            "|---|---|---|---|",
-            *(f"| {what} | {value} | {goal} | {'' if ok else 'missed'} |" for what, value, goal, ok in _goals(results)),
+            *goal_rows(_goals(results)),
             "",
             "## One client, one picture after the other",
             "",

@@ -47,14 +47,25 @@ def environment() -> dict[str, Any]:
     }
 
 
-def table(levels: list[Level], starts: list[Start], around: dict[str, Any]) -> str:
-    """The whole report as markdown."""
+def conditions(around: dict[str, Any]) -> str:
+    """What environment() found, in words that a sentence can go on from."""
     versions = ", ".join(f"{name} {version}" for name, version in around["versions"].items())
-    head = (
+    return (
         f"Commit {around['commit']}{' with changes' if around['changed'] else ''}, {around['date']}, "
         f"{around['processor']}, Python {around['python']}, {versions}. Load average before: "
-        f"{around['load_average']:.2f}. Medians of {len({level.round for level in levels})} alternating rounds.\n"
+        f"{around['load_average']:.2f}"
     )
+
+
+def goal_rows(goals: Iterable[tuple[str, str, str, bool]]) -> list[str]:
+    """A table of what was measured, how much, what was wanted, and whether it was reached."""
+    head = ["| what | measured | wanted | |", "|---|---|---|---|"]
+    return head + [f"| {what} | {value} | {goal} | {'' if ok else 'missed'} |" for what, value, goal, ok in goals]
+
+
+def table(levels: list[Level], starts: list[Start], around: dict[str, Any]) -> str:
+    """The whole report as markdown."""
+    head = f"{conditions(around)}. Medians of {len({level.round for level in levels})} alternating rounds.\n"
     return "\n".join([head, *_level_rows(levels), "", *_start_rows(starts), "", *_comparison(levels, starts)]) + "\n"
 
 

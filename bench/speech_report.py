@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.measure import Level, load_average, percentile
+from bench.report import conditions, goal_rows
 from bench.speech_loop import SENTENCES_A_TEXT, THREADS, Heard, Seen
 
 LOOP, FASTAPI, OURS = SIDES = ("a Python loop", "FastAPI around the voice", "omni-app")
@@ -73,7 +74,6 @@ def missed(results: Results) -> list[str]:
 
 def page(results: Results, around: dict[str, Any]) -> str:
     """The whole page as markdown."""
-    versions = ", ".join(f"{name} {version}" for name, version in around["versions"].items())
     return "\n".join(
         [
             "# Performance of speech",
@@ -81,13 +81,9 @@ def page(results: Results, around: dict[str, Any]) -> str:
             "Written by `python -m bench.speech`, which says how it measures. The voice is the demo's, on the CPU, "
             f"with {THREADS} threads on every side; a text has {SENTENCES_A_TEXT} sentences and comes as bare samples.",
             "",
-            f"Commit {around['commit']}{' with changes' if around['changed'] else ''}, {around['date']}, "
-            f"{around['processor']}, Python {around['python']}, {versions}. Load average before: "
-            f"{around['load_average']:.2f}, after: {load_average():.2f}.",
+            f"{conditions(around)}, after: {load_average():.2f}.",
             "",
-            "| what | measured | wanted | |",
-            "|---|---|---|---|",
-            *(f"| {what} | {value} | {goal} | {'' if ok else 'missed'} |" for what, value, goal, ok in _goals(results)),
+            *goal_rows(_goals(results)),
             "",
             "## Texts that are spoken",
             "",

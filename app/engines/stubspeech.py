@@ -11,6 +11,7 @@ import msgspec
 
 from app.cluster.messages import Audio, Failed, Usage
 from app.engines.base import EngineError, Request
+from app.engines.soundusage import sound_usage
 from app.media.base64pieces import Base64Pieces
 from app.protocol.speechtask import SpeechCard, SpeechTask, VoiceReport, decode_sample
 
@@ -118,12 +119,7 @@ class Speaker:
 
     def usage(self) -> Usage:
         """A word is a text token."""
-        words, made = len(self._text.split()), _TOKENS * self._frames
-        details = {
-            "prompt_tokens_details": {"text_tokens": words, "audio_tokens": 0},
-            "completion_tokens_details": {"text_tokens": 0, "audio_tokens": made},
-        }
-        return Usage(words, made, msgspec.json.encode(details))
+        return sound_usage(len(self._text.split()), _TOKENS * self._frames)
 
     def _piece(self, data: bytes, samples: int, text: str, *, last: bool = False) -> Audio:
         if self._task.base64:

@@ -71,10 +71,7 @@ async def respond(
         ClientGoneError: the client left before there was an answer.
     """
     async with AsyncExitStack() as cleanup:
-        client = Interrupt(disconnected(request.receive))
-        cleanup.push_async_callback(client.close)
-        drain = Interrupt(draining(request.app).wait())
-        cleanup.push_async_callback(drain.close)
+        client, drain = _interrupts(request, cleanup)
         with client.raising(ClientGoneError()), drain.raising(shutting_down()):
             answer = await _submit(request, submission, stream)
             cleanup.push_async_callback(_close, answer, request)
@@ -101,12 +98,18 @@ async def attended(request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]
         ClientGoneError: the client left.
     """
     async with AsyncExitStack() as cleanup:
-        client = Interrupt(disconnected(request.receive))
-        cleanup.push_async_callback(client.close)
-        drain = Interrupt(draining(request.app).wait())
-        cleanup.push_async_callback(drain.close)
+        client, drain = _interrupts(request, cleanup)
         with client.raising(ClientGoneError()), drain.raising(shutting_down()):
             return await work
+
+
+def _interrupts(request: Request[Any, Any, Any], cleanup: AsyncExitStack) -> tuple[Interrupt, Interrupt]:
+    """What ends the work for a response early, until `cleanup`: the client leaves, the server has no more time."""
+    client = Interrupt(disconnected(request.receive))
+    cleanup.push_async_callback(client.close)
+    drain = Interrupt(draining(request.app).wait())
+    cleanup.push_async_callback(drain.close)
+    return client, drain
 
 
 async def answered(

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import math
 from concurrent.futures import Executor
 
-import msgspec
-
-from app.cluster.messages import Audio, Done, Progress, Usage
+from app.cluster.messages import Audio, Done, Progress
 from app.engines.base import EngineError, Request
 from app.engines.diffusion.batching import Outcome, Row, Sounded
 from app.engines.diffusion.call import Call
 from app.engines.diffusion.pixels import Pixels
 from app.engines.diffusion.sound import Samples
+from app.engines.soundusage import audio_tokens, sound_usage
 from app.media.soundfile import SoundEncoder
 from app.protocol.soundtask import SoundTask
-
-_TOKENS_A_SECOND = 20
-"""Of sound, where a model has no tokens of its own: one for 50 ms, as OpenAI counts."""
 
 
 class SoundAnswer:
@@ -74,7 +69,7 @@ class SoundAnswer:
         await self._request.ready()
         file = await self._loop.run_in_executor(self._encoders, _encode, news.samples, self._rate, self._task)
         self._request.emit(file)
-        self._request.emit(_usage(news, self._rate))
+        self._request.emit(sound_usage(news.prompt_tokens, audio_tokens(len(news.samples), self._rate)))
         self._request.emit(Done())
 
 
@@ -89,12 +84,3 @@ def _encode(samples: Samples, rate: int, task: SoundTask) -> Audio:
         sample_rate=encoder.sample_rate,
         samples=round(count * encoder.sample_rate / rate),
     )
-
-
-def _usage(made: Sounded, rate: int) -> Usage:
-    tokens = math.ceil(len(made.samples) / rate * _TOKENS_A_SECOND)
-    details = {
-        "prompt_tokens_details": {"text_tokens": made.prompt_tokens, "audio_tokens": 0},
-        "completion_tokens_details": {"text_tokens": 0, "audio_tokens": tokens},
-    }
-    return Usage(made.prompt_tokens, tokens, msgspec.json.encode(details))

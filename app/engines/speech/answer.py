@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-
-import msgspec
 
 from app.cluster.messages import Audio, Done, Usage
 from app.engines.base import Request
 from app.engines.refusal import refuse
+from app.engines.soundusage import audio_tokens, sound_usage
 from app.engines.speech.family import AbandonedError, Manner, Samples, Speaker, Synthesizer
 from app.engines.speech.sentences import spoken
 from app.engines.speech.turns import Turns
@@ -139,13 +137,6 @@ class Answer:
 
     def _usage(self) -> Usage:
         recording = self._manner.reference.recording if self._manner.reference else None
-        heard = 0 if recording is None else self._audio_tokens(len(recording))
-        text, said = self._speaker.text_tokens, self._audio_tokens(self._samples)
-        details = {
-            "prompt_tokens_details": {"text_tokens": text, "audio_tokens": heard},
-            "completion_tokens_details": {"text_tokens": 0, "audio_tokens": said},
-        }
-        return Usage(text + heard, said, msgspec.json.encode(details))
-
-    def _audio_tokens(self, samples: int) -> int:
-        return math.ceil(round(samples / self._rate / self._synthesizer.token_s, 6))
+        token_s = self._synthesizer.token_s
+        heard = 0 if recording is None else audio_tokens(len(recording), self._rate, token_s)
+        return sound_usage(self._speaker.text_tokens, audio_tokens(self._samples, self._rate, token_s), heard)

@@ -17,9 +17,6 @@ Samples: TypeAlias = NDArray[np.float32]
 Step: TypeAlias = Callable[[], None]
 """To be called often, between pieces of work: it counts them, and raises AbandonedError when nobody listens."""
 
-TOKEN_S = 0.05
-"""Seconds of sound that count as one audio token where the model has no codec tokens of its own."""
-
 
 class AbandonedError(Exception):
     """Nobody wants this sound any more; raised inside of the model to leave it."""

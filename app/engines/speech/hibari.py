@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from app.engines.speech.family import TOKEN_S, Manner, Samples, Step
+from app.engines.soundusage import TOKEN_S
+from app.engines.speech.family import Manner, Samples, Step
 from app.engines.speech.options import SpeechOptions
 from app.protocol.speechtask import SpeechCard
 

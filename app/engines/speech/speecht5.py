@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import SpeechT5ForTextToSpeech, SpeechT5HifiGan, SpeechT5Tokenizer
 
-from app.engines.speech.family import TOKEN_S, Manner, Samples, Step
+from app.engines.soundusage import TOKEN_S
+from app.engines.speech.family import Manner, Samples, Step
 from app.engines.speech.options import SpeechOptions
 from app.engines.speech.torchmodel import Caller, companion, given, load_model
 from app.protocol.speechtask import SpeechCard

@@ -10,7 +10,8 @@ import msgspec
 import torch
 from transformers import AutoTokenizer, VitsModel
 
-from app.engines.speech.family import TOKEN_S, Manner, Samples, Step
+from app.engines.soundusage import TOKEN_S
+from app.engines.speech.family import Manner, Samples, Step
 from app.engines.speech.options import SpeechOptions
 from app.engines.speech.torchmodel import Caller, load_model
 from app.protocol.speechtask import SpeechCard
