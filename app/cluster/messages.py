@@ -18,7 +18,7 @@ import msgspec
 
 from app.cluster.refs import Ref
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised by one whenever a message changes its meaning; the registry refuses peers that speak another number."""
 
 ReplicaState = Literal["starting", "up", "draining", "suspect", "down"]
@@ -199,7 +199,8 @@ class Submit(Message):
 
     kind names the engine's task ("chat", "completion", ...). credit is the `cost` of events that may be sent before
     a Credit message comes back. `model` is the served name that the client asked for ("" = the default one).
-    `refs`: the sender can read the refs of this replica, and sends Release when it has done so.
+    `refs`: the sender can read the refs of this replica, and sends Release when it has done so. `tensors`: another stage
+    waits for what the engine makes for it (Tensors events).
     """
 
     request_id: str
@@ -207,6 +208,7 @@ class Submit(Message):
     model: str = ""
     credit: int = 1 << 20
     refs: bool = False
+    tensors: bool = False
 
 
 class Append(Message):

@@ -28,12 +28,14 @@ class Request(Protocol):
     The engine calls `emit(Accepted())` once nothing can be refused any more, then emits outputs, then `Done()`.
     `emit` never blocks. A producer of large or endless output awaits `ready()` between outputs: it returns at once
     while the client has credit and waits while it has none. Cancelling the task that runs `Engine.run` is the abort.
+    `wants_tensors`: another stage waits for what `emit_tensors` is given.
     """
 
     request_id: str
     kind: str
     model: str
     body: bytes
+    wants_tensors: bool
 
     def emit(self, event: AnyEvent) -> None: ...
 

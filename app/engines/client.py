@@ -35,6 +35,7 @@ class ClientRequest:
         self.kind = submit.kind
         self.model = submit.model
         self.body = body
+        self.wants_tensors = submit.tensors
         self.task: asyncio.Task[None] | None = None
         self._client = client
         self._takes_refs = submit.refs

@@ -7,7 +7,12 @@ from typing import Any, Literal
 
 import msgspec
 
-StageKind = Literal["llm", "diffusion", "speech", "stub"]
+StageKind = Literal["llm", "diffusion", "speech", "generation", "stub"]
+"""generation: a vocoder, which makes sound of codec frames; one pass, no sampling."""
+
+ModelStage = Literal["", "thinker", "talker"]
+"""Which part of its model an llm stage runs: one that answers and hands on what it thinks, or one that speaks that; ""
+for all of it."""
 LoadBalancing = Literal["random", "round-robin", "least-queue-length"]
 LogLevel = Literal["trace", "debug", "info", "warning", "error", "critical"]
 
@@ -22,13 +27,14 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     `sources`: ids of the stages whose output is this stage's input in a request that passes through several; it begins
     with the first piece of that (`async_chunk`) or when it is complete, and fails where nothing comes for
     `input_timeout_s` seconds. `prompt_template` is what a source is asked in the place of the client's prompt, which
-    stands in it as {prompt}.
+    stands in it as {prompt}. `model_stage` is the part of the model that it runs; the pipeline says which.
     """
 
     stage_id: int
     name: str
     kind: StageKind
     model: str
+    model_stage: ModelStage = ""
     source: str = ""
     argument_sources: dict[str, str] = {}
     entry: bool = True
