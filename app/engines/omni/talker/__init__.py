@@ -1,0 +1,1 @@
+"""Talkers: what a thinker makes becomes frames of codec ids, on vLLM; one module a family."""
