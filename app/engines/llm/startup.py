@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +79,10 @@ class StartPlan:
             chosen["enforce_eager"] = True
         return chosen
 
-    def configure(self, args: Namespace) -> VllmConfig:
+    def configure(self, args: Namespace, architectures: Sequence[str] | None = None) -> VllmConfig:
         """vLLM's configuration, ready for AsyncLLM; checks the model's files.
+
+        `architectures`: the names of the model's classes, None for those in its config.json.
 
         Raises:
             Exception: whatever vLLM finds wrong with arguments or model.
@@ -90,7 +93,7 @@ class StartPlan:
         from app.engines.llm import kernels
 
         if self._cpu:
-            _import_model(Path(args.model))
+            _import_model(_architectures(Path(args.model)) if architectures is None else architectures)
         config = AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
         if self._sizes_cache and config.cache_config.kv_cache_memory_bytes is None:
             config.cache_config.kv_cache_memory_bytes = _modest_cache(config)
@@ -101,14 +104,17 @@ class StartPlan:
         return config
 
 
-def _import_model(model: Path) -> None:
+def _architectures(model: Path) -> list[str]:
+    config_file = model / "config.json"
+    return (json.loads(config_file.read_bytes()).get("architectures") or []) if config_file.exists() else []
+
+
+def _import_model(architectures: Sequence[str]) -> None:
     """Import the model's class here: vLLM would import it in a process of its own (8 s, once for each architecture) to
     protect this one from initialising a GPU."""
     from vllm import ModelRegistry
 
-    config_file = model / "config.json"
-    names = json.loads(config_file.read_bytes()).get("architectures") or [] if config_file.exists() else []
-    for name in names:
+    for name in architectures:
         if (lazy := ModelRegistry.models.get(name)) is not None:
             ModelRegistry.register_model(name, lazy.load_model_cls())
 

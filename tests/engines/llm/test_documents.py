@@ -128,8 +128,8 @@ async def test_the_clients_field_is_named(engine: LlmEngine, kind: str, change: 
     failed = await refused(engine, kind, dict(TASKS)[kind] | change)
     assert failed.status in (400, 404)
     assert failed.param == param
-    assert engine._frontend is not None
-    assert engine._frontend.get_num_unfinished_requests() == 0, "what is refused must not go on counting"
+    assert engine._process.frontend is not None
+    assert engine._process.frontend.get_num_unfinished_requests() == 0, "what is refused must not go on counting"
 
 
 async def test_null_counts_as_left_out(engine: LlmEngine) -> None:

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def frontend_of(engine: LlmEngine) -> Frontend:
-    assert engine._frontend is not None
-    return engine._frontend
+    assert engine._process.frontend is not None
+    return engine._process.frontend
 
 
 async def generate(engine: LlmEngine, prompt: list[int], **sampling: Any) -> tuple[str, list[int]]:

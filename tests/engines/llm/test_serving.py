@@ -213,7 +213,7 @@ async def test_full_path_waits_for_credit_and_merges(engine: LlmEngine, hello: A
 
 
 async def test_reasoning_is_told_apart(engine: LlmEngine, hello: Any) -> None:
-    frontend = engine._frontend
+    frontend = engine._process.frontend
     assert frontend is not None
     args = arguments.parse(tiny_stage(), ["tiny"], {})
     args.structured_outputs_config.reasoning_parser = "qwen3"
