@@ -13,11 +13,20 @@ import signal
 
 _PR_SET_PDEATHSIG = 1
 _protected_replica = 0
+_MODELS = {
+    "Qwen2_5OmniTalker": "app.engines.omni.talker.qwen2_5_model:Qwen2_5OmniTalker",
+}
+"""Models of ours by architecture; vLLM imports the one that it runs."""
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded here: after a fork only async-signal-safe work is certain
 
 
 def register() -> None:
-    """Entry point `vllm.general_plugins`: a child of multiprocessing dies with its parent; other processes go on."""
+    """Entry point `vllm.general_plugins`: our models are known; a child of multiprocessing dies with its parent."""
+    from vllm import ModelRegistry
+
+    for architecture, model in _MODELS.items():
+        if architecture not in ModelRegistry.models:  # one that is imported already must not be imported once more
+            ModelRegistry.register_model(architecture, model)
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         _die_with(parent.pid)

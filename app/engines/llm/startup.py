@@ -113,7 +113,9 @@ def _import_model(architectures: Sequence[str]) -> None:
     """Import the model's class here: vLLM would import it in a process of its own (8 s, once for each architecture) to
     protect this one from initialising a GPU."""
     from vllm import ModelRegistry
+    from vllm.plugins import load_general_plugins
 
+    load_general_plugins()  # some of the models are ours
     for name in architectures:
         if (lazy := ModelRegistry.models.get(name)) is not None:
             ModelRegistry.register_model(name, lazy.load_model_cls())

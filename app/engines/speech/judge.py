@@ -31,6 +31,17 @@ def judge(task: SpeechTask, card: SpeechCard, sampling: type[msgspec.Struct], de
     """
     if not task.appended and not spoken(task.text):
         refuse("there is nothing in the input that could be said: no letter and no digit", "input")
+    return manner_of(task, card, sampling, defaults)
+
+
+def manner_of(
+    task: SpeechTask, card: SpeechCard, sampling: type[msgspec.Struct], defaults: Mapping[str, Any]
+) -> Manner:
+    """As `judge`, whatever there is to be said.
+
+    Raises:
+        EngineError: 400.
+    """
     if task.instructions and not card.instructions:
         refuse(f"{card.family} models take no instructions", "instructions")
     _check_language(task.language, card)

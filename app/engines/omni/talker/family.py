@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
+from app.cluster.messages import Failed
 from app.cluster.tensors import Tensor
+from app.engines.base import EngineError
 from app.protocol.speechtask import SpeechCard
 
 
@@ -97,3 +99,8 @@ class TalkerFamily(Protocol):
     def close(self) -> None:
         """The engine has stopped; called once, also where it never started."""
         ...
+
+
+def unreadable(problem: str) -> EngineError:
+    """What Utterance.feed raises: two stages that are not of one model, or of one version of ours."""
+    return EngineError(Failed(500, f"the talker cannot read what the thinker made: {problem}"))
