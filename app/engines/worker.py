@@ -42,6 +42,10 @@ _LAST_WORDS_MS = 500
 def build_engine(spec: ReplicaSpec) -> Engine:
     """The engine of a stage kind; imported here so that no process pays for an engine that it does not run."""
     match spec.stage.kind:
+        case "llm" if spec.stage.model_stage == "talker":
+            from app.engines.omni.talker.engine import TalkerEngine
+
+            return TalkerEngine(spec.stage, spec.served_model_names, spec.log.engine_level, spec.scratch)
         case "llm":
             from app.engines.llm.engine import LlmEngine
 
