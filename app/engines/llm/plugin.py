@@ -15,6 +15,7 @@ _PR_SET_PDEATHSIG = 1
 _protected_replica = 0
 _MODELS = {
     "Qwen2_5OmniTalker": "app.engines.omni.talker.qwen2_5_model:Qwen2_5OmniTalker",
+    "Qwen3OmniTalker": "app.engines.omni.talker.qwen3_model:Qwen3OmniTalker",
 }
 """Models of ours by architecture; vLLM imports the one that it runs."""
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded here: after a fork only async-signal-safe work is certain

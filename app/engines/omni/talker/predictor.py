@@ -6,6 +6,7 @@ a frame is remembered for the next one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class CodePredictor(nn.Module):  # type: ignore[misc]
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def predict(
-        self, hidden: torch.Tensor, first: torch.Tensor, generators: list[torch.Generator | None]
+        self, hidden: torch.Tensor, first: torch.Tensor, generators: Sequence[torch.Generator | None]
     ) -> torch.Tensor:
         """Residual codes [n, groups - 1], int64.
 
@@ -180,7 +181,7 @@ def _rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) ->
     return heads * cosines + torch.cat((-high, low), dim=-1) * sines
 
 
-def _choose(logits: torch.Tensor, generators: list[torch.Generator | None]) -> torch.Tensor:
+def _choose(logits: torch.Tensor, generators: Sequence[torch.Generator | None]) -> torch.Tensor:
     drawn = {row: generator for row, generator in enumerate(generators) if generator is not None}
     best = logits.argmax(dim=-1)
     if not drawn:

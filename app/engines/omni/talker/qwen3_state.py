@@ -1,0 +1,20 @@
+"""What vLLM's V2 runner asks a model about its inputs; it needs Triton, so it has not been run here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.v1.worker.gpu.model_states.default import DefaultModelState
+
+
+class Qwen3TalkerState(DefaultModelState):  # type: ignore[misc]
+    """Tells the talker whose rows a step has before it embeds them."""
+
+    def prepare_inputs_embeds(
+        self, scheduled_encoder_inputs: dict[str, list[int]], input_batch: Any, req_states: Any
+    ) -> torch.Tensor:
+        """The inputs of a step, [tokens, hidden_size], padded."""
+        self.model.batch = lambda: input_batch.req_ids
+        inputs: torch.Tensor = super().prepare_inputs_embeds(scheduled_encoder_inputs, input_batch, req_states)
+        return inputs
