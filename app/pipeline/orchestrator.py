@@ -11,13 +11,16 @@ from contextlib import suppress
 import msgspec
 
 from app.cluster import messages as m
+from app.cluster.access import access_of
 from app.cluster.subscriber import Subscriber
 from app.cluster.transport import new_context
+from app.pipeline.alignment import AlignedStream
 from app.pipeline.expansion import ExpandedStream, question
 from app.pipeline.graph import Graph, unavailable
 from app.pipeline.pool import Holder, StagePool
 from app.pipeline.request import CREDIT_WINDOW, RequestStream
 from app.pipeline.spoken import SpokenStream
+from app.protocol.aligning import AlignTaskOf
 from app.protocol.errors import ApiError
 from app.protocol.pictures import decode_task
 from app.settings.schema import Settings
@@ -48,12 +51,10 @@ class Orchestrator:
         self.membership = m.Membership(0, 0, [])
         self._context = new_context()
         self._client_id = os.urandom(8).hex()
-        token, policy = settings.master.token, settings.master.lb_policy
-        self._graph = Graph(
-            [StagePool(stage, self._context, self._client_id, token, policy) for stage in settings.stages]
-        )
+        access = access_of(settings.master)
+        self._graph = Graph([StagePool(stage, self._context, self._client_id, access) for stage in settings.stages])
         self._subscriber = Subscriber(
-            self._context, registry, token, self._client_id, self._on_membership, self._on_master_lost
+            self._context, registry, access, self._client_id, self._on_membership, self._on_master_lost
         )
         self.master_lost = asyncio.Event()
         self._changed = asyncio.Event()
@@ -199,11 +200,10 @@ class Orchestrator:
         """
         text, (edge,) = self._graph.route(kind)
         picture = edge.target
-        until = asyncio.get_running_loop().time() + limit_s
+        left_s = _left(limit_s)
 
         def draw(task: bytes) -> RequestStream:
-            left_s = max(0.001, until - asyncio.get_running_loop().time()) if limit_s else 0.0
-            return self._part(picture, m.Submit(request_id, kind, model, CREDIT_WINDOW), task, left_s)
+            return self._part(picture, m.Submit(request_id, kind, model, CREDIT_WINDOW), task, left_s())
 
         asked = question(picture.stage.prompt_template, decode_task(body))
         expanded = ExpandedStream(
@@ -215,6 +215,31 @@ class Orchestrator:
         )
         await expanded.start()
         return expanded
+
+    async def align(
+        self, kind: str, request_id: str, body: bytes, task_of: AlignTaskOf, *, model: str = "", limit_s: float = 0.0
+    ) -> AlignedStream:
+        """Send a request to a replica that answers `kind`, and what comes of it to the aligner; see AlignedStream.
+
+        Returns once the first has accepted it; arguments and errors are those of `submit`.
+        """
+        first, aligner = self._graph.entry_for(kind), self._graph.aligner
+        if aligner is None or not aligner.ready:
+            raise unavailable(["aligner"])
+        left_s = _left(limit_s)
+
+        def times(task: bytes) -> RequestStream:
+            return self._part(aligner, m.Submit(request_id, "align", "", CREDIT_WINDOW), task, left_s())
+
+        part = self._part(first, m.Submit(request_id, kind, model, CREDIT_WINDOW), body, limit_s)
+        aligned = AlignedStream(part, times, task_of, self._meter(first, model, streamed=False))
+        await aligned.start()
+        return aligned
+
+    @property
+    def aligns(self) -> bool:
+        """Whether a forced aligner belongs to the pipeline, whether it is up just now or not."""
+        return self._graph.aligner is not None
 
     def expands(self, kind: str) -> bool:
         """Whether another stage writes the prompts of such requests."""
@@ -283,6 +308,14 @@ class Orchestrator:
         """
         return self._graph.stage_for(task).capabilities.card
 
+    def inputs_of(self, task: str) -> list[str]:
+        """The modalities that the stage which answers `task` takes, in OpenAI's words.
+
+        Raises:
+            ApiError: 404, none does; 503 while that is not known.
+        """
+        return self._graph.stage_for(task).capabilities.input_modalities
+
     async def tell_master(self, message: m.Message, took_effect: Callable[[m.Membership], bool]) -> None:
         """Tell the master something and wait until its next word to everybody shows that it took effect.
 
@@ -306,3 +339,9 @@ class Orchestrator:
             return_exceptions=True,
         )
         return [(x.info, y) for x, y in zip(connections, answers, strict=True) if isinstance(y, bytes | Exception)]
+
+
+def _left(limit_s: float) -> Callable[[], float]:
+    """Tells how much of a time limit, which begins now, is left for another stage; 0: there is none."""
+    until = asyncio.get_running_loop().time() + limit_s
+    return lambda: max(0.001, until - asyncio.get_running_loop().time()) if limit_s else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -52,6 +52,17 @@ class FieldDecoder(BodyDecoder[T]):
         except msgspec.ValidationError as error:
             raise self._explained(invalid_field(error)) from None
 
+    def build(self, members: Mapping[str, Any]) -> T:
+        """The struct of members that have been decoded already, taken as strictly as `decode` does.
+
+        Raises:
+            ApiError: as `decode`.
+        """
+        try:
+            return msgspec.convert(members, self._model)
+        except msgspec.ValidationError as error:
+            raise self._explained(invalid_field(error)) from None
+
     def _explained(self, error: ApiError) -> ApiError:
         """The same refusal with the reason, the name that was probably meant, or the values that there are."""
         found = error.body.error
@@ -62,14 +73,41 @@ class FieldDecoder(BodyDecoder[T]):
             if (reason := self._refused.get(name)) is not None:
                 message = f"{found.param} cannot be honoured: {reason}."
                 return ApiError(400, message, param=found.param, code="unsupported_parameter")
-            near = difflib.get_close_matches(name, field_names(self._model), n=1)
+            siblings = [x for struct in structs_at(self._model, _parent(found.param)) for x in field_names(struct)]
+            near = difflib.get_close_matches(name, siblings, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             return ApiError(400, found.message + hint, param=found.param, code=found.code)
-        if "nvalid enum value" in found.message and (choices := _choices(self._model).get(name)):
+        if "nvalid enum value" in found.message and (choices := self._choices_at(found.param)):
             message = f"{found.param}: must be one of {', '.join(choices)}."
             hint = _elsewhere(name, found.message, self._model)
             return ApiError(400, message + hint, param=found.param, code=found.code)
         return error
+
+    def _choices_at(self, param: str) -> tuple[str, ...]:
+        name = param.rpartition(".")[2].partition("[")[0]
+        found = [_choices(struct).get(name, ()) for struct in structs_at(self._model, _parent(param))]
+        return tuple(dict.fromkeys(choice for choices in found for choice in choices))
+
+
+def _parent(param: str) -> str:
+    return param.rpartition(".")[0]
+
+
+def structs_at(model: type[Any], path: str) -> list[type[Any]]:
+    """The structs that may stand at a path of a body, such as `audio.input` or `items[0]`; "" is the body itself."""
+    found = [model]
+    for name in filter(None, re.sub(r"\[[^]]*\]", "", path).split(".")):
+        fields = [(struct, field) for struct in found for field in msgspec.structs.fields(struct)]
+        hints = [get_type_hints(struct)[field.name] for struct, field in fields if field.encode_name == name]
+        found = [inner for hint in hints for inner in _structs_in(hint)]
+    return found
+
+
+def _structs_in(hint: Any) -> Iterator[type[Any]]:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        yield hint
+    for option in get_args(hint):
+        yield from _structs_in(option)
 
 
 def _nested(fields: Mapping[str, str]) -> dict[str, Any]:

@@ -74,12 +74,13 @@ class TranscriptEvents:
                     self._usage = event
                 case Done():
                     text = "".join(self._text)
-                    done = {"type": "transcript.text.done", "text": text, "usage": _usage_object(self._usage)}
+                    done = {"type": "transcript.text.done", "text": text, "usage": usage_object(self._usage)}
                     frames.append(_frame(done))
         return b"".join(frames)
 
 
-def _usage_object(usage: Usage) -> dict[str, Any]:
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """OpenAI's usage of a transcript."""
     details = msgspec.json.decode(usage.details) if usage.details else {}
     return {
         "type": "tokens",

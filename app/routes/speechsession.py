@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 from litestar import Litestar
@@ -29,36 +28,20 @@ from app.protocol.speechsocket import (
     socket_error,
 )
 from app.protocol.speechtask import SpeechTask, encode_task
-from app.routes.errors import internal_error, shutting_down
-from app.routes.socketgate import INTERNAL_ERROR
+from app.routes.errors import shutting_down
+from app.routes.socketlife import LARGE, NORMAL, Ending, first_ending, idle_for, until_gone, until_stopped
 from app.routes.speech import with_uploaded_voice
 from app.routes.state import draining, model_names, orchestrator, settings, stopping
 from app.routes.utterance import Utterance
-from app.routes.wire import LostClientError, Wire
+from app.routes.wire import Wire
 
 if TYPE_CHECKING:
     from app.pipeline.request import RequestStream
-
-logger = logging.getLogger("app.routes")
 
 CONFIG_S = 10.0
 """How long a client may take to say how it wants to be spoken to."""
 MAX_UTTERANCES = 8
 """That wait behind the one which is being spoken."""
-_LARGE = 256 << 10
-"""Characters of a message which takes long enough to decode for other clients to notice."""
-
-NORMAL = 1000
-GOING_AWAY = 1001
-TIMED_OUT = 4408
-
-
-class Ending(NamedTuple):
-    """How a socket is closed: its code and reason, and what the client is told before."""
-
-    code: int
-    reason: str
-    error: ApiError | None = None
 
 
 class SpeechSession:
@@ -82,43 +65,14 @@ class SpeechSession:
 
     async def run(self) -> None:
         """Serve the client until one of the two has had enough, then close the socket."""
-        parts = [asyncio.create_task(part) for part in (self._listen(), self._speak(), self._leave(), self._stop())]
-        try:
-            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            ending = self._ending(done)
-            if self._spoken is not None and draining(self._app).is_set():
-                self._spoken.end_reason = "shutdown"
-        finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.wait(parts)
+        parts = (self._listen(), self._speak(), until_gone(self._wire), until_stopped(self._app, self._idle))
+        ending = await first_ending(parts, self._id, self._on_end)
         last_words = "" if ending.error is None else socket_error(ending.error).encode()
         await self._wire.close(ending.code, ending.reason, last_words)
 
-    def _ending(self, done: set[asyncio.Task[Ending]]) -> Ending:
-        for part in done:
-            error = part.exception()
-            if error is None:
-                return part.result()
-            if not isinstance(error, LostClientError):
-                logger.error("request %s: the speech socket failed", self._id, exc_info=error)
-                return Ending(INTERNAL_ERROR, "internal error", internal_error(self._id))
-        return Ending(TIMED_OUT, "nothing was read")
-
-    async def _leave(self) -> Ending:
-        await self._wire.gone()
-        return Ending(NORMAL, "")
-
-    async def _stop(self) -> Ending:
-        """After a stop signal what has been begun is spoken to its end, as long as the server has time for it."""
-        await stopping(self._app).wait()
-        waits = [asyncio.create_task(event.wait()) for event in (self._idle, draining(self._app))]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        return Ending(GOING_AWAY, "the server is shutting down", None if self._idle.is_set() else shutting_down())
+    def _on_end(self) -> None:
+        if self._spoken is not None and draining(self._app).is_set():
+            self._spoken.end_reason = "shutdown"
 
     # ------------------------------------------------------------------------------------------------- speaking
 
@@ -163,8 +117,7 @@ class SpeechSession:
         awaited, limit_s = (
             ("session.config", CONFIG_S) if self._task is None else ("message", self._limits.socket_idle_s)
         )
-        message = f"No {awaited} came for {limit_s:g} s."
-        return Ending(TIMED_OUT, "timed out", ApiError(408, message, code="idle_timeout"))
+        return idle_for(limit_s, awaited)
 
     def _deadline(self) -> float:
         """Until when the client has time for its next message; it has all the time in the world while it listens."""
@@ -179,7 +132,7 @@ class SpeechSession:
         try:
             if isinstance(frame, bytes):
                 raise BadMessageError(invalid("type", "is missing: messages are JSON in text frames"), None)
-            message = decode_message(frame) if len(frame) < _LARGE else await asyncio.to_thread(decode_message, frame)
+            message = decode_message(frame) if len(frame) < LARGE else await asyncio.to_thread(decode_message, frame)
             try:
                 await self._act_on(message)
             except ApiError as error:

@@ -8,13 +8,10 @@ from litestar import WebSocket, websocket
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from app.pipeline.graph import unavailable
-from app.protocol.models import served_name
 from app.routes.auth import chosen_protocol
-from app.routes.errors import shutting_down
-from app.routes.gate import refuse_foreign_page
+from app.routes.socketlife import refuse_socket
 from app.routes.speechsession import SpeechSession
-from app.routes.state import model_names, orchestrator, settings, stopping
+from app.routes.state import settings
 from app.routes.trace import trace_of
 from app.routes.wire import Wire
 
@@ -26,15 +23,7 @@ async def may_speak(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRoute
         ApiError: 403, a page of another origin; 404, the model is not served here, or does not speak; 503, no replica
             of it is up, or the server stops.
     """
-    refuse_foreign_page(connection)
-    if stopping(connection.app).is_set():
-        raise shutting_down()
-    served_name(model_names(connection.app), connection.query_params.get("model"))
-    stages = orchestrator(connection.app)
-    speaking = stages.stage_of("speech")
-    missing = [stage.name for stage in stages.status() if stage.stage_id == speaking and not stage.ready]
-    if missing:
-        raise unavailable(missing)
+    refuse_socket(connection, "speech")
 
 
 @websocket("/v1/audio/speech/stream", guards=[may_speak])

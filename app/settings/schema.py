@@ -10,10 +10,10 @@ import msgspec
 StageKind = Literal["llm", "diffusion", "speech", "generation", "stub"]
 """generation: a vocoder, which makes sound of codec frames; one pass, no sampling."""
 
-ModelStage = Literal["", "thinker", "talker"]
+ModelStage = Literal["", "thinker", "talker", "aligner"]
 """Which part of its model an llm stage runs: one that answers and hands on what it thinks, or one that speaks that; ""
-for all of it."""
-LoadBalancing = Literal["random", "round-robin", "least-queue-length"]
+for all of it. aligner: it times the words of speech, with a model of its own (settings.aligner)."""
+LoadBalancing = Literal["random", "round-robin", "least-queue-length", "session-affinity"]
 LogLevel = Literal["trace", "debug", "info", "warning", "error", "critical"]
 
 
@@ -28,6 +28,7 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     with the first piece of that (`async_chunk`) or when it is complete, and fails where nothing comes for
     `input_timeout_s` seconds. `prompt_template` is what a source is asked in the place of the client's prompt, which
     stands in it as {prompt}. `model_stage` is the part of the model that it runs; the pipeline says which.
+    `num_replicas`: how many the server starts, or waits for where the stage runs elsewhere (MasterConfig.stage_id).
     """
 
     stage_id: int
@@ -43,6 +44,7 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     default_sampling_params: dict[str, Any] = {}
     devices: str = ""
     num_replicas: int = 1
+    lb_policy: LoadBalancing = "least-queue-length"
     max_queue: int = 1024
     shm_threshold_bytes: int = 8 << 20
     env: dict[str, str] = {}
@@ -88,19 +90,33 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class MasterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Where headless replicas find the master, and how patient it is. Times in seconds. `port` 0: no tcp registry."""
+    """Where headless replicas find the master, and how patient it is. Times in seconds. `port` 0: no tcp registry.
+
+    `stage_id` is the only stage that runs on this host, None for all of them; `local_replicas` how many replicas of it.
+    `worker_backend` is who starts the replicas that belong to the server: this host, or the Ray cluster at
+    `ray_address` ("": the one that this host is part of).
+    """
 
     address: str = "127.0.0.1"
     port: int = 0
     token: str = ""
     replica_address: str = ""
-    lb_policy: LoadBalancing = "least-queue-length"
+    encrypt: bool = False
+    stage_id: int | None = None
+    local_replicas: int | None = None
+    worker_backend: Literal["multi_process", "ray"] = "multi_process"
+    ray_address: str = ""
     stage_init_timeout: float = 600.0
     init_timeout: float = 900.0
     heartbeat_s: float = 1.0
     heartbeat_timeout: float = 30.0
     stall_timeout: float = 60.0
     shutdown_timeout: float = 30.0
+
+    @property
+    def heartbeat_period(self) -> float:
+        """What replicas are told: several heartbeats have to fit into the silence that nobody survives."""
+        return min(self.heartbeat_s, self.heartbeat_timeout / 3)
 
 
 class MediaConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -125,6 +141,8 @@ class SpeechConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     `voices_database` is a database URL as SQLAlchemy reads it, "" for a file of the user's (store.voices.default_file).
     `socket_*` hold for /v1/audio/speech/stream: silence of an idle client, text that waits or is being spoken.
+    `realtime_*` hold for /v1/realtime: silence of an idle client, sound that has not been committed, and the size of a
+    conversation, in which sound counts as base64.
     `chat_audio_shape`: as whose clients read it the sound stands in the answers of chats.
     """
 
@@ -133,6 +151,9 @@ class SpeechConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     batch_max_items: int = 32
     socket_idle_s: float = 30.0
     socket_max_characters: int = 64 << 10
+    realtime_idle_s: float = 300.0
+    realtime_max_audio_s: float = 120.0
+    realtime_max_conversation_bytes: int = 16 << 20
     voices_database: str = ""
     voices_max: int = 1000
     voices_max_bytes: int = 2 << 30
@@ -172,6 +193,18 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     origins: dict[str, str] = {}
 
+    @property
+    def local_stages(self) -> list[StageConfig]:
+        """The stages whose replicas the server starts itself."""
+        only = self.master.stage_id
+        return [stage for stage in self.stages if only in (None, stage.stage_id)]
+
+    @property
+    def external_stages(self) -> list[StageConfig]:
+        """The stages that run under `omni-app headless` alone."""
+        only = self.master.stage_id
+        return [stage for stage in self.stages if only not in (None, stage.stage_id)]
+
 
 def stage_digest(stage: StageConfig) -> str:
     """Digest of what must be equal on all hosts for replicas of one stage.
@@ -186,6 +219,7 @@ def stage_digest(stage: StageConfig) -> str:
         argument_sources={},
         devices="",
         num_replicas=1,
+        lb_policy="random",
         max_queue=0,
         shm_threshold_bytes=0,
         env={},

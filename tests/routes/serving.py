@@ -74,6 +74,7 @@ class ScriptedOrchestrator:
         self.membership = Membership(0, 0, [])
         self.tasks = ["chat", "completion"]
         self.card = ""
+        self.inputs = ["text", "image"]
         self.limit_s = 0.0
         self.asked = ("", "")
         self.load = Load()
@@ -129,6 +130,10 @@ class ScriptedOrchestrator:
         self.stage_of(task)
         return self.card
 
+    def inputs_of(self, task: str) -> list[str]:
+        self.stage_of(task)
+        return self.inputs
+
     def holds(self, task: str, instance: str) -> bool:
         return (task, instance) == ("responses", HELD)
 
@@ -140,7 +145,7 @@ class ScriptedOrchestrator:
         return [StageStatus(stage_id=0, name="thinker", ready=bool(up), replicas=up)]
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(self.tasks, 2048, ["text", "image"], ["text"], card=self.card)
+        return Capabilities(self.tasks, 2048, self.inputs, ["text"], card=self.card)
 
 
 class Served:

@@ -65,7 +65,9 @@ class Spoken:
 class SocketClient:
     """The client's end. `status`: what the handshake was answered with; `closed`: code and reason at the end."""
 
-    def __init__(self, served: Served, *, query: str = "", protocols: tuple[str, ...] = (), **headers: str) -> None:
+    def __init__(
+        self, served: Served, *, path: str = PATH, query: str = "", protocols: tuple[str, ...] = (), **headers: str
+    ) -> None:
         self.status = 0
         self.body: Any = None
         self.protocol: str | None = None
@@ -81,8 +83,8 @@ class SocketClient:
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "scheme": "ws",
-            "path": PATH,
-            "raw_path": PATH.encode(),
+            "path": path,
+            "raw_path": path.encode(),
             "root_path": "",
             "query_string": query.encode(),
             "headers": [(name.encode(), value.encode()) for name, value in pairs.items()],
