@@ -78,7 +78,8 @@ def _need(stage: StageConfig) -> Need:
 
 
 def _llm_need(stage: StageConfig, directory: Path) -> Need:
-    weights = read_weights(directory, str(stage.engine_args.get("dtype") or "auto"))
+    prefix = _PARTS.get(stage.model_stage, "")
+    weights = read_weights(directory, str(stage.engine_args.get("dtype") or "auto"), (prefix,))
     if weights is None:
         return Need(stage.stage_id, note=f"{directory} has no safetensors files")
     return Need(stage.stage_id, weights.parameters, weights.size, _share(stage, weights))
@@ -93,6 +94,13 @@ def _speech_need(stage: StageConfig, directory: Path) -> Need:
     if not size:
         return Need(stage.stage_id, note=f"{directory} has no weights")
     return Need(stage.stage_id, 0, size, size)
+
+
+def _generation_need(stage: StageConfig, directory: Path) -> Need:
+    weights = read_weights(directory, compute_dtype(stage), _VOCODER)
+    if weights is None:
+        return Need(stage.stage_id, note=f"{directory} has no safetensors files")
+    return Need(stage.stage_id, weights.parameters, weights.size, weights.size)
 
 
 def _diffusion_need(stage: StageConfig, model: Path) -> Need:
@@ -119,7 +127,10 @@ def compute_dtype(stage: StageConfig) -> str:
     return "float32" if dtype == "auto" and on_cpu else dtype
 
 
-_NEEDS = {"llm": _llm_need, "diffusion": _diffusion_need, "speech": _speech_need}
+_NEEDS = {"llm": _llm_need, "diffusion": _diffusion_need, "speech": _speech_need, "generation": _generation_need}
+_PARTS = {"thinker": "thinker.", "talker": "talker."}
+_VOCODER = ("token2wav.", "code2wav.")
+"""How the names of weights begin in a checkpoint of all stages: those of one stage by its model_stage, the vocoder's."""
 _OTHER_WEIGHTS = ("*.onnx", "*.bin", "*.pt")
 
 
@@ -161,7 +172,8 @@ def as_lines(settings: Settings) -> list[str]:
 def _ability(stage: StageConfig, several: bool) -> str:
     """What the model of a stage is and can do, if it is on this machine; with its name where there are `several`."""
     said = [stage.model] if several else []
-    about = None if stage.model == "demo" else _ABILITIES.get(stage.kind)
+    within = stage.model == "demo" or stage.model_stage == "talker"
+    about = None if within else _ABILITIES.get(stage.kind)
     if about is not None and (model := _files(stage)) is not None and (what := about(stage, model)):
         said.append(what)
     return f"stage {stage.stage_id} ({stage.name}): {': '.join(said)}" if said else ""

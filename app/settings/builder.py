@@ -13,14 +13,14 @@ from app.settings.deploy import Document
 from app.settings.edges import connect, read_wishes
 from app.settings.flags import Flag, by_engine_argument, flags
 from app.settings.layers import Layer, Merged
-from app.settings.pipelines import CUSTOM, Pipeline, StageTopology
+from app.settings.pipelines import CUSTOM, PART_OF_A_MODEL, Pipeline, StageTopology
 from app.settings.rules_edges import edge_problems, graph_problems
 from app.settings.schema import StageConfig, StageKind
 from app.settings.sources import Given
 from app.settings.stagefields import StageValues
 from app.settings.strategy import Strategy
 
-_FIXED = ("name", "kind", "entry", "outputs", "sources")
+_FIXED = ("name", "kind", "model_stage", "entry", "outputs", "sources")
 
 _FREE = ("outputs", "stub")
 """What a stub makes is what its arguments say."""
@@ -122,7 +122,8 @@ class Builder:
         said = [document.stages[stage_id].values for document in documents if stage_id in document.stages]
         kind = next((values["kind"] for values in said if values.get("kind")), None)
         if kind is None and not self._pipeline.stages:
-            self._problems.append(f"stage {stage_id} says no kind: {', '.join(get_args(StageKind))}")
+            kinds = (name for name in get_args(StageKind) if name != PART_OF_A_MODEL)
+            self._problems.append(f"stage {stage_id} says no kind: {', '.join(kinds)}")
         if stage_id < len(self._pipeline.stages):
             topology = self._pipeline.stages[stage_id]
         else:

@@ -35,8 +35,8 @@ class Document(msgspec.Struct, kw_only=True):
     """One checked file. `common` are engine arguments for every stage that takes them; `platforms` patch stages.
 
     `async_chunk` is for all edges, None if the file does not say; `edges` are those under that key, by stage id;
-    `connectors` are the names under that one. `lines` are those of the top keys. `planned` are problems for a pipeline
-    that runs, not for one that cannot.
+    `connectors` are those under that one, the settings of each by its name. `lines` are those of the top keys.
+    `planned` are problems for a pipeline that runs, not for one that cannot.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Document(msgspec.Struct, kw_only=True):
     common: dict[str, Any] = {}
     async_chunk: bool | None = None
     edges: list[tuple[int, int]] = []
-    connectors: list[str] = []
+    connectors: dict[str, dict[str, Any]] = {}
     stages: dict[int, StageValues] = {}
     platforms: dict[str, dict[int, StageValues]] = {}
     lines: dict[str, int] = {}
@@ -124,7 +124,7 @@ class _Checker:
             common=self._common(content),
             async_chunk=known.get("async_chunk"),
             edges=[(edge.source, edge.target) for edge in edges],
-            connectors=list(known.get("connectors", ())),
+            connectors={name: connector.get("extra", {}) for name, connector in known.get("connectors", {}).items()},
             stages=self._stages(content.get("stages", []), "stages"),
             platforms=self._platforms(content.get("platforms", {})),
             lines=self._lines,

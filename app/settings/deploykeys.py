@@ -56,6 +56,9 @@ KEYS: dict[str, Any] = {
 SHARED_MEMORY = "SharedMemoryConnector"
 """The connector of vllm-omni that does what is done here in any case."""
 
+CHUNKS = ("codec_chunk_frames", "initial_codec_chunk_frames", "codec_left_context_frames")
+"""Settings of a connector that say how a vocoder cuts what it is fed: they become arguments of that stage's engine."""
+
 _LATER = {"session_mode": 8, "duplex_session": 8, "model_runner": 8}
 """The part of the project with which a key comes."""
 
@@ -91,9 +94,9 @@ def _of_connectors(connectors: dict[str, Connector]) -> str:
                 f"{name}: {connector.name} is not there: between processes of one host data goes through shared "
                 f"memory ({SHARED_MEMORY}), between hosts straight from replica to replica; remove it"
             )
-        if connector.extra:
+        if others := [key for key in connector.extra if key not in CHUNKS]:
             return (
-                f"{name}.extra: {', '.join(connector.extra)} are settings of models that vllm-omni runs in its own "
-                "way; remove them"
+                f"{name}.extra: {', '.join(others)} are settings of models that vllm-omni runs in its own way; remove "
+                f"them (what is taken here: {', '.join(CHUNKS)})"
             )
     return ""

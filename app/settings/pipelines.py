@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-TopologyKind = Literal["llm", "stub", "diffusion", "speech", "generation"]
-"""A StageKind, or what will be one: generation (a vocoder or codec: one pass, no sampling)."""
+from app.settings.schema import ModelStage, StageKind
 
 CUSTOM = "custom"
 """The pipeline whose stages, with their models, are what the deploy file says."""
+
+PART_OF_A_MODEL: StageKind = "generation"
+"""The kind of stages that no deploy file can make up."""
 
 SPEECH_TYPES = ("vits", "speecht5", "bark", "csm", "dia")
 """`model_type` of the config.json of models that a speech stage speaks with."""
@@ -23,7 +26,8 @@ class StageTopology(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: TopologyKind
+    kind: StageKind
+    model_stage: ModelStage = ""
     entry: bool = True
     outputs: tuple[str, ...] = ("text",)
     sources: tuple[int, ...] = ()
@@ -32,36 +36,35 @@ class StageTopology(msgspec.Struct, frozen=True, kw_only=True):
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """Stages in order of their ids. An `open` pipeline takes further stages from the deploy file, with their models.
 
-    Models are known by `model_type` of their config.json or `_class_name` of their model_index.json. A pipeline with
-    a `part` cannot run yet: it comes with that part of the project; one that is `missing` something cannot run at all.
-    `meanwhile` is what users of either can do.
+    Models are known by `model_type` of their config.json, by its `architectures` or by `_class_name` of their
+    model_index.json. One that is `missing` something cannot run; `meanwhile` is what its users can do.
     """
 
     name: str
     stages: tuple[StageTopology, ...]
     open: bool = False
     model_types: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
-    part: int = 0
     missing: str = ""
     meanwhile: str = ""
 
     @property
     def refusal(self) -> str:
         """Why it cannot run, and what can be done; "" if it can."""
+        if not self.missing:
+            return ""
         hint = f"; {self.meanwhile}" if self.meanwhile else ""
-        if self.missing:
-            return f"the pipeline {self.name} cannot run: {self.missing}{hint}"
-        if self.part:
-            return f"the pipeline {self.name} cannot run yet: it comes with part {self.part} of the project{hint}"
-        return ""
+        return f"the pipeline {self.name} cannot run: {self.missing}{hint}"
+
+    @property
+    def talks(self) -> bool:
+        """What its first stage thinks is spoken by others: parts of the model that a checkpoint may lack."""
+        return any(stage.model_stage == "talker" for stage in self.stages)
 
 
-_TEXT_ONLY = "--deploy-config llm.yaml serves its text"
-
-
-def _llm(name: str, *, entry: bool = True, outputs: tuple[str, ...] = (), source: int | None = None) -> StageTopology:
-    return StageTopology(name=name, kind="llm", entry=entry, outputs=outputs, sources=_sources(source))
+def _llm(name: str, *outputs: str) -> StageTopology:
+    return StageTopology(name=name, kind="llm", outputs=outputs)
 
 
 def _code2wav(source: int) -> StageTopology:
@@ -81,18 +84,18 @@ def _sources(source: int | None) -> tuple[int, ...]:
 
 
 _OMNI = (
-    _llm("thinker", outputs=("text",)),
-    _llm("talker", entry=False, source=0),
+    StageTopology(name="thinker", kind="llm", model_stage="thinker"),
+    StageTopology(name="talker", kind="llm", model_stage="talker", entry=False, outputs=(), sources=(0,)),
     _code2wav(source=1),
 )
 
 PIPELINES = {
     pipeline.name: pipeline
     for pipeline in (
-        Pipeline(name="llm", stages=(_llm("llm", outputs=("text",)),)),
+        Pipeline(name="llm", stages=(_llm("llm", "text"),)),
         Pipeline(
             name="demo",
-            stages=(_llm("text", outputs=("text",)), _speech("speech", source=0), _diffusion("picture", "image")),
+            stages=(_llm("text", "text"), _speech("speech", source=0), _diffusion("picture", "image")),
         ),
         Pipeline(name="custom", stages=(), open=True),
         Pipeline(name="stub", stages=(StageTopology(name="stub", kind="stub"),), open=True),
@@ -117,20 +120,30 @@ PIPELINES = {
         ),
         Pipeline(
             name="bagel",
-            stages=(_llm("thinker", outputs=("text",)), _diffusion("dit", "image", source=0)),
+            stages=(_llm("thinker", "text"), _diffusion("dit", "image", source=0)),
             model_types=("bagel",),
             missing="of vLLM 0.32, transformers 5.19 and diffusers 0.42 none draws with the model",
-            meanwhile=f"{_TEXT_ONLY}, and a deploy file like prompt_expansion.yaml lets a language model write the "
-            "prompts of any diffusion model",
+            meanwhile="--deploy-config llm.yaml serves its text, and a deploy file like prompt_expansion.yaml lets a "
+            "language model write the prompts of any diffusion model",
         ),
-        Pipeline(name="qwen2_5_omni", stages=_OMNI, model_types=("qwen2_5_omni",), part=6, meanwhile=_TEXT_ONLY),
-        Pipeline(name="qwen3_omni_moe", stages=_OMNI, model_types=("qwen3_omni_moe",), part=6, meanwhile=_TEXT_ONLY),
+        Pipeline(
+            name="qwen2_5_omni",
+            stages=_OMNI,
+            model_types=("qwen2_5_omni",),
+            architectures=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
+        ),
+        Pipeline(
+            name="qwen3_omni_moe",
+            stages=_OMNI,
+            model_types=("qwen3_omni_moe",),
+            architectures=("Qwen3OmniMoeForConditionalGeneration",),
+        ),
     )
 }
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a model is, in words, and the pipeline that serves it.
+    """What a model is, in words, and the pipeline that serves it; `note` is what its users should know.
 
     `class_name` is that of a diffusion model, "" where it is not known, and None for every other model.
     """
@@ -138,12 +151,34 @@ class Found(msgspec.Struct, frozen=True):
     what: str
     pipeline: Pipeline
     class_name: str | None = None
+    note: str = ""
 
 
-def by_model_type(model_type: str) -> Found:
-    """For a config.json: a pipeline of its own, or that of language models."""
-    known = next((known for known in PIPELINES.values() if model_type in known.model_types), PIPELINES["llm"])
-    return Found(f"a model of type {model_type}", known)
+def by_config(config: Mapping[str, Any]) -> Found:
+    """For the content of a config.json: a pipeline of its own, or that of language models."""
+    found = by_model_type(str(config.get("model_type") or ""), config.get("architectures"))
+    lacks = _without_talker(config) if found.pipeline.talks else ""
+    if not lacks:
+        return found
+    note = f"it answers in text only: {lacks}; it is served as a language model (pipeline llm)"
+    return Found(f"{found.what} without a talker", PIPELINES["llm"], note=note)
+
+
+def _without_talker(config: Mapping[str, Any]) -> str:
+    """Why the checkpoint cannot speak; "" if it can."""
+    if config.get("enable_audio_output") is False:
+        return "enable_audio_output is false in its config.json"
+    return "its config.json has no talker_config" if config.get("talker_config") is None else ""
+
+
+def by_model_type(model_type: str, architectures: object = ()) -> Found:
+    """For those two members of a config.json: a pipeline of its own, or that of language models."""
+    named = {str(name) for name in architectures} if isinstance(architectures, list | tuple) else set()
+    what = f"a model of type {model_type}" if model_type else f"a model of class {', '.join(sorted(named))}"
+    for known in PIPELINES.values():
+        if model_type in known.model_types or not named.isdisjoint(known.architectures):
+            return Found(what, known)
+    return Found(what, PIPELINES["llm"])
 
 
 def by_class_name(class_name: str) -> Found:

@@ -22,6 +22,7 @@ from app.settings.environment import SETTINGS_FILE
 from app.settings.flags import flags
 from app.settings.hub import Hub, LookUp
 from app.settings.problems import ConfigError
+from app.settings.rules_memory import crowded
 from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig
 from app.settings.sources import Given, Source, gather
 from app.settings.stages import NO_MODEL, ResolvedStages, resolve_stages
@@ -133,6 +134,7 @@ def _assemble(
         created=int(time.time()),
     )
     rules.check(settings, problems)
+    warnings += crowded(settings.stages)
     return settings
 
 

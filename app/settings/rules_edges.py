@@ -8,6 +8,7 @@ from typing import Any
 
 from app.settings.edges import STREAMED, where
 from app.settings.layers import Merged
+from app.settings.pipelines import PART_OF_A_MODEL
 
 _OF_EDGES = ("async_chunk", "input_timeout_s", "prompt_template")
 """Settings that say how a stage takes the output of another."""
@@ -106,6 +107,9 @@ def _input(stages: Stages, stage_id: int) -> Iterator[str]:
     """What is wrong with what a stage is fed."""
     values = stages[stage_id].values
     kind, sources = values["kind"], values["sources"]
+    if kind == PART_OF_A_MODEL:
+        yield f"a stage of kind {kind} is part of a model that talks, and such models have their own pipelines"
+        return
     if kind == "stub" or not sources:
         return
     if kind == "llm":

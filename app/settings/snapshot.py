@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 
 _OTHER_ENGINES = re.compile(r"original/.*|.*\.(pth|gguf|onnx|onnx_data|msgpack|h5|ot|tflite)")
+_SPEAKERS = "spk_dict.pt"
+"""What Qwen2.5-Omni knows of its voices; no weights, whatever its form."""
 _NO_PARTS = re.compile(r".*\.(ckpt|png|jpe?g|webp|gif|mp4|wav)")
 """What lies in repositories of diffusion models for people to look at, or as the whole model once more."""
 _WEIGHTS = re.compile(
@@ -20,7 +22,7 @@ def language_model_files(files: Iterable[str]) -> list[str]:
     files = [name for name in files if not _OTHER_ENGINES.fullmatch(name)]
     forms = (".safetensors", ".bin", ".pt")
     best = next((form for form in forms if any(name.endswith(form) for name in files)), "")
-    return [name for name in files if name.endswith(best) or not name.endswith(forms)]
+    return [name for name in files if name.endswith((best, _SPEAKERS)) or not name.endswith(forms)]
 
 
 def diffusion_files(files: Iterable[str], components: Collection[str], variant: str = "") -> list[str]:

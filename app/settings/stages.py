@@ -60,6 +60,8 @@ def resolve_stages(
     except ValueError as error:
         problems.append(str(error))
         return ResolvedStages("", [], {})
+    if found.note:
+        warnings.append(f"{model}: {found.note}")
     pipeline = found.pipeline
     shipped = SHIPPED / f"{pipeline.name}.yaml"
     explicit = {document.name for document in documents} - {file.name for file in SHIPPED.glob("*.yaml")}

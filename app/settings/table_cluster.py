@@ -51,7 +51,7 @@ STAGES = (
         target="stage.max_queue",
         default=1024,
         least=0,
-        kinds=("llm", "diffusion", "speech", "stub"),
+        kinds=("llm", "diffusion", "speech", "generation", "stub"),
         help="Requests that may wait in one replica beside those that it computes; more are answered with 429.",
     ),
     Flag(
@@ -61,7 +61,7 @@ STAGES = (
         target="stage.shm_threshold_bytes",
         default=8 << 20,  # measured: 5 MB gain nothing, 40 MB arrive in half the time
         least=0,
-        kinds=("llm", "diffusion", "speech", "stub"),
+        kinds=("llm", "diffusion", "speech", "generation", "stub"),
         help="Larger results (pictures, sound) go from a replica to the API workers of its host through shared memory; "
         "tensors go so to the next stage, above 256 KiB at the latest.",
     ),
@@ -71,7 +71,7 @@ STAGES = (
         group="stages",
         target="stage.async_chunk",
         default=True,
-        kinds=("speech", "stub"),
+        kinds=("llm", "speech", "generation", "stub"),
         help="Stages that another one feeds begin with its first pieces, or with all of them.",
     ),
 )

@@ -28,8 +28,8 @@ def _both(name: str, kind: ValueKind, help: str, *, group: Group = "engine", **m
 
 
 def _all(name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
-    """One that diffusion and speech stages take as well."""
-    return _llm(name, kind, help, kinds=("llm", "diffusion", "speech"), **more)
+    """One that stages of every kind with a model take."""
+    return _llm(name, kind, help, kinds=("llm", "diffusion", "speech", "generation"), **more)
 
 
 ENGINE = (
@@ -54,7 +54,7 @@ ENGINE = (
     _all(
         "max-num-seqs",
         "int",
-        "Most sequences, picture requests, or spoken sentences, computed at the same time.",
+        "Most sequences, picture requests, spoken sentences, or pieces of sound, computed at the same time.",
         least=1,
         short=True,
     ),

@@ -33,7 +33,7 @@ MODEL = (
         kind="str",
         group="model",
         target="engine.revision",
-        kinds=("llm", "diffusion", "speech"),
+        kinds=("llm", "diffusion", "speech", "generation"),
         help="Branch, tag or commit of a hub model.",
     ),
     Flag(
@@ -41,7 +41,7 @@ MODEL = (
         kind="str",
         group="model",
         target="engine.download_dir",
-        kinds=("llm", "diffusion", "speech"),
+        kinds=("llm", "diffusion", "speech", "generation"),
         metavar="DIR",
         help="Where hub models are kept. Default: the hub's usual cache.",
     ),

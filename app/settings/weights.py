@@ -31,8 +31,8 @@ class Weights(msgspec.Struct, frozen=True):
     size: int
 
 
-def read_weights(directory: Path, dtype: str = "auto") -> Weights | None:
-    """The weights of a model; None where there are no safetensors files.
+def read_weights(directory: Path, dtype: str = "auto", prefixes: tuple[str, ...] = ("",)) -> Weights | None:
+    """The weights of a model whose names begin with one of `prefixes`; None where there are no safetensors files.
 
     Floating point tensors count in `dtype`, where that is one; "auto" is what the engines make of it: float32 becomes
     16 bits wide.
@@ -40,7 +40,7 @@ def read_weights(directory: Path, dtype: str = "auto") -> Weights | None:
     Raises:
         ValueError: a file is broken; names it.
     """
-    return _sum(directory.glob("**/*.safetensors"), dtype)
+    return _sum(directory.glob("**/*.safetensors"), dtype, prefixes)
 
 
 def read_components(model: Path, dtype: str = "auto", variant: str = "") -> dict[str, Weights]:
@@ -68,11 +68,11 @@ def _used(folder: Path, variant: str) -> Iterator[Path]:
     return (folder.parent / name for name in diffusion_files(files, [], variant))
 
 
-def _sum(files: Iterable[Path], dtype: str) -> Weights | None:
+def _sum(files: Iterable[Path], dtype: str, prefixes: tuple[str, ...] = ("",)) -> Weights | None:
     parameters = bits = count = 0
     for file in sorted(files):
         count += 1
-        for tensor in _tensors(file):
+        for tensor in _tensors(file, prefixes):
             size = math.prod(tensor.shape)
             parameters += size
             bits += size * _width(tensor.dtype, dtype)
@@ -85,7 +85,7 @@ def _width(stored: str, dtype: str) -> int:
     return _BITS.get(stored, 8)
 
 
-def _tensors(file: Path) -> Iterator[_Tensor]:
+def _tensors(file: Path, prefixes: tuple[str, ...]) -> Iterator[_Tensor]:
     try:
         with file.open("rb") as content:
             (length,) = struct.unpack("<Q", content.read(8))
@@ -93,7 +93,7 @@ def _tensors(file: Path) -> Iterator[_Tensor]:
                 raise ValueError(f"{file} is no safetensors file")
             header = msgspec.json.decode(content.read(length), type=dict[str, msgspec.Raw])
         for name, entry in header.items():
-            if name != "__metadata__":
+            if name != "__metadata__" and name.startswith(prefixes):
                 yield msgspec.json.decode(entry, type=_Tensor)
     except (OSError, struct.error, msgspec.DecodeError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from None

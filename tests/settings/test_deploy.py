@@ -144,19 +144,18 @@ def test_shipped_files_are_right(file: Path) -> None:
     assert document.pipeline == file.stem
     assert sorted(document.stages) == list(range(len(pipeline.stages)))
     assert bool(document.planned) <= bool(pipeline.refusal)
-    assert (f"it comes with part {pipeline.part} of the project" in file.read_text()) == bool(pipeline.part)
 
 
 def test_every_pipeline_has_its_file() -> None:
     assert {file.stem for file in OF_PIPELINES} == set(PIPELINES) - {"custom"}
 
 
-@pytest.mark.parametrize("name", [pipeline.name for pipeline in PIPELINES.values() if pipeline.part])
-def test_a_pipeline_that_cannot_run_yet_is_refused_with_one_sentence(name: str, model: str) -> None:
+@pytest.mark.parametrize("name", [pipeline.name for pipeline in PIPELINES.values() if pipeline.missing])
+def test_a_pipeline_that_cannot_run_is_refused_with_one_sentence(name: str, model: str) -> None:
     with pytest.raises(ConfigError) as caught:
         examine({"model": model, "deploy_config": f"{name}.yaml"}, {})
     [problem] = caught.value.problems
-    assert f"the pipeline {name} cannot run yet: it comes with part {PIPELINES[name].part} of the project" in problem
+    assert f"the pipeline {name} cannot run: {PIPELINES[name].missing}" in problem
 
 
 @pytest.mark.parametrize(

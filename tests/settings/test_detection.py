@@ -78,18 +78,6 @@ def test_single_files_that_cannot_be_served(name: str, message: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("files", "pipeline"),
-    [
-        ({"config": {"model_type": "qwen2_5_omni"}}, "qwen2_5_omni"),
-        ({"config": {"model_type": "qwen3_omni_moe"}}, "qwen3_omni_moe"),
-    ],
-)
-def test_models_of_pipelines_that_cannot_run_yet(files: dict[str, object], pipeline: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"the pipeline {pipeline} cannot run yet: it comes with part \d"):
-        detect(directory(tmp_path, **files), None)
-
-
-@pytest.mark.parametrize(
     ("model_type", "why", "meanwhile"),
     [
         ("qwen3_tts", "neither vLLM 0.32 nor transformers 5.19 has the model", "speech models of type vits, speecht5"),
@@ -117,13 +105,6 @@ def test_a_text_to_speech_model_is_known_by_its_type(model_type: str, tmp_path: 
 
 def test_the_types_of_speech_models_are_those_of_the_engine() -> None:
     assert set(SPEECH_TYPES) == set(FAMILIES) - {"hibari"}
-
-
-def test_the_text_of_an_omni_model_can_be_served(tmp_path: Path) -> None:
-    model = directory(tmp_path, config={"model_type": "qwen2_5_omni"})
-    with pytest.raises(ValueError, match=r"--deploy-config llm\.yaml serves its text"):
-        detect(model, None)
-    assert examine({"model": model, "deploy_config": "llm.yaml"}, {}).settings.pipeline == "llm"
 
 
 def test_a_strange_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,10 @@ def test_a_prompt_is_written_by_another_stage(picture_model: str, tmp_path: Path
             "stage 1 (v): mine.yaml:5: prompt_template is for stages of kind diffusion; one of kind speech takes what",
         ),
         (
+            [TEXT, "{stage_id: 1, name: v, kind: generation, model: demo, sources: [0]}"],
+            "stage 1 (v): a stage of kind generation is part of a model that talks, and such models have their own pip",
+        ),
+        (
             ["{stage_id: 0, name: a, kind: llm, model: demo, input_timeout_s: 3}"],
             "stage 0 (a): mine.yaml:4: input_timeout_s is for stages that others feed, and it has no sources",
         ),
@@ -273,8 +277,12 @@ def test_edges_may_stand_apart_as_in_files_of_vllm_omni(tmp_path: Path) -> None:
             "connectors: a: NixlConnector is not there: between processes of one",
         ),
         (
+            "connectors: {a: {name: SharedMemoryConnector, extra: {codec_streaming: true}}}",
+            "connectors: a.extra: codec_streaming are settings of models that vllm-omni runs in its own way; remove",
+        ),
+        (
             "connectors: {a: {name: SharedMemoryConnector, extra: {codec_chunk_frames: 25}}}",
-            "connectors: a.extra: codec_chunk_frames are settings of models that vllm-omni runs in its own way; remove",
+            "connectors: a.extra: no stage names a as a connector",
         ),
         ("custom_voice_dir: /voices", "custom_voice_dir: voices are no files of a directory; upload them with POST"),
         ("active_stream_window: 4", "active_stream_window: how much a stage does at the same time is its max_num_seqs"),

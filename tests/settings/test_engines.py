@@ -39,6 +39,8 @@ def stage(kind: StageKind) -> StageConfig:
         ("diffusion", {"vllm": "0.32.0"}, "found none: pip install 'omni-app[diffusion]'"),
         ("speech", {"transformers": "5.19.0", "av": "18.0.0"}, ""),
         ("speech", {"transformers": "5.19.0"}, "needs av, which writes its sound: pip install 'omni-app[speech]'"),
+        ("generation", {"transformers": "5.19.0"}, "needs av, which writes its sound: pip install 'omni-app[speech]'"),
+        ("generation", {"transformers": "5.19.0", "av": "18.0.0"}, ""),
         (
             "speech",
             {"transformers": "4.57.0", "av": "18.0.0"},

@@ -16,7 +16,8 @@ from app.settings.resolve import ConfigError, examine, resolve
 
 CARDS: dict[str, Any] = {
     "org/text": {"config": {"model_type": "llama"}, "siblings": [{"rfilename": "config.json"}], "likes": 3},
-    "org/omni": {"config": {"model_type": "qwen3_omni_moe"}},
+    "org/omni": {"config": {"architectures": ["Qwen3OmniMoeForConditionalGeneration"]}},
+    "org/thinking": {"config": {"model_type": "qwen3_omni_moe"}},
     "org/pictures": {"config": {"diffusers": {"_class_name": "FluxPipeline"}}},
     "org/video": {"config": {"diffusers": {"_class_name": "WanPipeline"}}},
     "org/painter": {"config": {"diffusers": {"_class_name": "GlmImagePipeline"}}},
@@ -26,6 +27,12 @@ CARDS: dict[str, Any] = {
     "org/weights": {"siblings": [{"rfilename": "flux1-dev.safetensors"}]},
     "org/gguf": {"siblings": [{"rfilename": "a.gguf"}]},
     "org/empty": {"siblings": [{"rfilename": "README.md"}]},
+}
+
+
+CONFIGS: dict[str, Any] = {
+    "org/omni": {"model_type": "qwen3_omni_moe", "talker_config": {}},
+    "org/thinking": {"model_type": "qwen3_omni_moe", "enable_audio_output": False},
 }
 
 
@@ -41,7 +48,10 @@ def hub(tmp_path: Path) -> Iterator[tuple[dict[str, str], Requests]]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append((self.path, self.headers["Authorization"]))
-            card = CARDS.get("/".join(self.path.split("/")[3:5]))
+            if self.path.startswith("/api/"):
+                card = CARDS.get("/".join(self.path.split("/")[3:5]))
+            else:
+                card = CONFIGS.get(self.path.removesuffix("/resolve/main/config.json").removeprefix("/"))
             self.send_response(200 if card else 500 if "broken" in self.path else 404)
             self.end_headers()
             self.wfile.write(json.dumps(card or {}).encode())
@@ -81,10 +91,18 @@ def test_a_model_of_another_kind_is_known_by_the_hubs_word(
     assert (settings.pipeline, settings.stages[0].outputs) == (pipeline, [output])
 
 
+def test_whether_an_omni_model_talks_is_asked_for(hub: tuple[dict[str, str], Requests]) -> None:
+    environ, asked = hub
+    assert examine({"model": "org/omni"}, environ, ask_hub=True).settings.pipeline == "qwen3_omni_moe"
+    assert [path for path, _ in asked] == ["/api/models/org/omni/revision/main", "/org/omni/resolve/main/config.json"]
+    resolution = examine({"model": "org/thinking"}, environ, ask_hub=True)
+    assert resolution.settings.pipeline == "llm"
+    assert resolution.warnings[0].startswith("org/thinking: it answers in text only: enable_audio_output is false in")
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("org/omni", "org/omni is a model of type qwen3_omni_moe: the pipeline qwen3_omni_moe cannot run yet"),
         ("org/talker", "org/talker is a model of type qwen3_tts: the pipeline qwen3_tts cannot run: neither vLLM 0.32"),
         ("org/gguf", "the model org/gguf cannot be served: it has only GGUF files"),
         (

@@ -85,6 +85,18 @@ def test_language_models() -> None:
     assert language_model_files(["config.json", "pytorch_model.bin"]) == ["config.json", "pytorch_model.bin"]
 
 
+def test_the_speakers_of_an_omni_model_are_no_weights() -> None:
+    files = [
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+        "chat_template.json",
+        "spk_dict.pt",
+        "x.pt",
+    ]
+    assert language_model_files(files) == files[:-1]
+
+
 def test_speech_models() -> None:
     bark = ["config.json", "pytorch_model.bin", "text_2.pt", "speaker_embeddings/v2/en_speaker_6_fine_prompt.npy"]
     assert language_model_files(bark) == [name for name in bark if name != "text_2.pt"]

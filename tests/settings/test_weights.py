@@ -27,6 +27,13 @@ def test_all_files_are_summed(tmp_path: Path) -> None:
     assert read_weights(tmp_path, "float32") == Weights(351, 800 + 100 + 204)
 
 
+def test_a_part_of_a_model_is_known_by_the_names_of_its_weights(tmp_path: Path) -> None:
+    tensors: dict[str, Any] = {"thinker.a": ("F32", [10]), "talker.b": ("F32", [20]), "token2wav.c": ("F32", [30])}
+    write(tmp_path / "model.safetensors", **tensors)
+    assert read_weights(tmp_path, prefixes=("talker.",)) == Weights(20, 40)
+    assert read_weights(tmp_path, prefixes=("token2wav.", "code2wav.")) == Weights(30, 60)
+
+
 def test_where_there_are_none(tmp_path: Path) -> None:
     assert read_weights(tmp_path) is None
 
