@@ -74,8 +74,13 @@ class Graph:
 
     @property
     def speaks(self) -> bool:
-        """An entry feeds a stage that makes sound, whoever is up just now."""
-        return any("audio" in edge.target.stage.outputs for pool in self.entries for edge in self._from(pool))
+        """What an entry answers can be heard, by a stage that it feeds or one behind that, whoever is up just now."""
+        return any("audio" in behind.stage.outputs for pool in self.entries for behind in self._beyond(pool))
+
+    @property
+    def aligner(self) -> StagePool | None:
+        """The stage that times words, where there is one; no edge leads to it."""
+        return next((pool for pool in self.pools.values() if pool.stage.model_stage == "aligner"), None)
 
     def expands(self, task: str) -> bool:
         """Another stage writes the prompts of such requests."""

@@ -160,10 +160,14 @@ class SpeechRequest(Manner, kw_only=True, forbid_unknown_fields=True):
         """
         if self.stream is False and self.stream_format is not None:
             raise invalid("stream_format", "says how the answer is streamed; stream is false")
+        if self.word_timestamps and (self.stream or self.stream_format is not None):
+            raise invalid("word_timestamps", "are known when all is said: leave out stream and stream_format")
 
     @property
     def delivered(self) -> Delivered:
         """How the sound comes: in pieces unless asked otherwise, if the file loses nothing by it."""
+        if self.word_timestamps:
+            return "whole"
         if self.stream_format is not None:
             return "events" if self.stream_format == "sse" else "pieces"
         if self.stream is not None:
@@ -172,23 +176,34 @@ class SpeechRequest(Manner, kw_only=True, forbid_unknown_fields=True):
 
 
 def speech_task(
-    asked: Manner, text: str, limits: SpeechConfig, *, streamed: bool = False, base64: bool = False
+    asked: Manner,
+    text: str,
+    limits: SpeechConfig,
+    *,
+    streamed: bool = False,
+    base64: bool = False,
+    timed: bool = False,
 ) -> SpeechTask:
-    """The task for a replica. Its voice may still be one that a client has uploaded.
+    """The task for a replica. Its voice may still be one that a client has uploaded. `timed`: who asks sees to
+    word_timestamps.
 
     Raises:
         ApiError: 400, a value, or two that do not go together; `param` is the field.
     """
     _check_text(text, limits.max_characters)
-    task = manner_task(asked, limits, streamed=streamed, base64=base64)
+    task = manner_task(asked, limits, streamed=streamed, base64=base64, timed=timed)
     task.text = text
     return task
 
 
-def manner_task(asked: Manner, limits: SpeechConfig, *, streamed: bool, base64: bool) -> SpeechTask:
+def manner_task(
+    asked: Manner, limits: SpeechConfig, *, streamed: bool, base64: bool, timed: bool = False
+) -> SpeechTask:
     """The task without its text; raises what `speech_task` raises."""
-    if asked.word_timestamps:
-        raise unsupported("word_timestamps", "no model here tells the times of words")
+    if asked.word_timestamps and not timed:
+        raise unsupported(
+            "word_timestamps", "POST /v1/audio/speech has them, other ways to have a text spoken have not"
+        )
     instructions = asked.instructions or ""
     if len(instructions) > limits.tts_max_instructions_length:
         most = f"{limits.tts_max_instructions_length} characters (--tts-max-instructions-length)"

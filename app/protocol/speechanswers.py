@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from app.cluster.messages import AnyEvent, Audio, Done, Usage
+from app.cluster.messages import AnyEvent, Audio, Done, Extra, Usage
+from app.protocol.aligning import Word, decode_alignment
 from app.protocol.errors import ErrorBody
 from app.protocol.sse import named_error_frame, named_frame
 
@@ -21,11 +22,12 @@ _ERROR = "speech.audio.error"
 
 
 class Sound:
-    """The sound of one request and what it used, collected from its events."""
+    """The sound of one request, what it used, and the times of its words, collected from its events."""
 
     def __init__(self) -> None:
         self.sample_rate = 0
         self.usage = Usage(0, 0)
+        self.words: list[Word] = []
 
     def add(self, events: Iterable[AnyEvent]) -> bytes:
         """Take a batch of events; returns what it adds to the file."""
@@ -36,6 +38,8 @@ class Sound:
                 pieces.append(event.data)
             elif isinstance(event, Usage):
                 self.usage = event
+            elif isinstance(event, Extra):
+                self.words = decode_alignment(event.fields).words
         return b"".join(pieces)
 
 

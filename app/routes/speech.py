@@ -14,11 +14,12 @@ from app.protocol.models import served_name
 from app.protocol.speech import CONTENT_TYPES, REFUSED, SpeechRequest, speech_task
 from app.protocol.speechanswers import RATE_HEADER, USAGE_HEADER, Sound, SpeechEvents, failed_events, usage_object
 from app.protocol.speechtask import SpeechFormat, SpeechTask, encode_task
+from app.protocol.wordtimes import asked_of_speech, no_aligner, spoken_and_timed, times_headers
 from app.routes.body import decode_body, json_body
 from app.routes.openapi import ERRORS
 from app.routes.speechdocs import SpeechOperation
 from app.routes.sse import Headers
-from app.routes.state import model_names, settings
+from app.routes.state import model_names, orchestrator, settings
 from app.routes.submission import Delivery, Submission, refuse_while_stopping, respond
 from app.routes.voices import voice_sample
 
@@ -46,10 +47,22 @@ async def create_speech(request: Request[Any, Any, Any]) -> Response[Any]:
     asked.check()
     served_name(model_names(request.app), asked.model)
     delivered = asked.delivered
-    limits = settings(request.app).speech
-    task = speech_task(asked, asked.input, limits, streamed=delivered != "whole", base64=delivered == "events")
-    submission = Submission("speech", encode_task(await with_uploaded_voice(request.app, task)), asked.model or "")
-    file = SoundFile(asked.format)
+    timed = bool(asked.word_timestamps)
+    if timed and not orchestrator(request.app).aligns:
+        raise no_aligner("word_timestamps")
+    as_json = timed and request.headers.get("accept") == "application/json"
+    task = speech_task(
+        asked,
+        asked.input,
+        settings(request.app).speech,
+        streamed=delivered != "whole",
+        base64=delivered == "events" or as_json,
+        timed=timed,
+    )
+    body = encode_task(await with_uploaded_voice(request.app, task))
+    times_of = asked_of_speech(task) if timed else None
+    submission = Submission("speech", body, asked.model or "", align=times_of)
+    file = TimedFile(asked.format, as_json) if timed else SoundFile(asked.format)
     if delivered == "events":
         delivery = Delivery(file.whole, _events, failed_events)
     else:
@@ -93,11 +106,13 @@ class SoundFile:
     async def whole(self, stream: AnswerStream) -> Response[bytes]:
         """The response with all of it; raises what `content` raises."""
         content = await self.content(stream)
-        headers = {
+        return Response(content, media_type=self.media_type, headers=self._headers())
+
+    def _headers(self) -> dict[str, str]:
+        return {
             RATE_HEADER: str(self.sound.sample_rate),
             USAGE_HEADER: msgspec.json.encode(usage_object(self.sound.usage)).decode(),
         }
-        return Response(content, media_type=self.media_type, headers=headers)
 
     async def opening(self, stream: AnswerStream) -> Headers:
         """The headers, once there is a first piece: until then a failure still has a status.
@@ -122,6 +137,24 @@ class SoundFile:
         async for events in stream:
             if piece := self.sound.add(events):
                 yield piece
+
+
+class TimedFile(SoundFile):
+    """A whole file with the times of its words: in a header, or with the sound in JSON."""
+
+    def __init__(self, format: SpeechFormat, as_json: bool) -> None:
+        super().__init__(format)
+        self._format = format
+        self._as_json = as_json
+
+    async def whole(self, stream: AnswerStream) -> Response[bytes]:
+        """The response with all of it; raises what `content` raises."""
+        content = await self.content(stream)
+        if self._as_json:
+            told = spoken_and_timed(content, self._format, self.sound)
+            return Response(told, media_type="application/json")
+        headers = self._headers() | times_headers(self.sound.words)
+        return Response(content, media_type=self.media_type, headers=headers)
 
 
 def _silent() -> ApiError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from litestar import Request, Response
 
+from app.protocol.aligning import AlignTaskOf
 from app.protocol.errors import ErrorBody
 from app.routes.deadline import time_limit
 from app.routes.errors import ClientGoneError, shutting_down
@@ -28,7 +29,8 @@ class Submission(msgspec.Struct, frozen=True):
     """What a replica is asked. `model` is the name that the client used, "" for none.
 
     `task` is what a model has to be able to do, where that is not `kind` itself; `instance` names the one engine that
-    can answer, "" for any. `speech` is the task of the speech stage behind, where the answer is to be heard.
+    can answer, "" for any. `speech` is the task of the speech stage behind, where the answer is to be heard. `align`
+    makes what the forced aligner is asked of what has been answered, where words are to be timed.
     """
 
     kind: str
@@ -37,6 +39,7 @@ class Submission(msgspec.Struct, frozen=True):
     task: str = ""
     instance: str = ""
     speech: bytes = b""
+    align: AlignTaskOf | None = None
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -133,6 +136,8 @@ async def _submit(request: Request[Any, Any, Any], submission: Submission, strea
     request_id, limit_s = _unique(request), time_limit(request)
     if submission.speech:
         return await stages.speak(request_id, body, submission.speech, model=model, limit_s=limit_s, streamed=stream)
+    if submission.align is not None:
+        return await stages.align(kind, request_id, body, submission.align, model=model, limit_s=limit_s)
     if stages.expands(kind):
         return await stages.expand(kind, request_id, body, model=model, limit_s=limit_s, streamed=stream)
     return await stages.submit(

@@ -14,6 +14,7 @@ from app.cluster.rundir import StartupError
 from app.demo.picture import demo_picture_model
 from app.demo.text import DemoUnavailableError
 from app.demo.voice import demo_voice
+from app.settings.aligner import ALIGNER, not_an_aligner
 from app.settings.detection import is_hub_id, what_is
 from app.settings.pipelines import PIPELINES
 from app.settings.schema import Settings, StageConfig
@@ -152,6 +153,10 @@ def _check(stage: StageConfig, directory: str, settings: Settings) -> None:
     if stage.model == "demo" or not (open_pipeline or settings.origins.get("pipeline", BY_MODEL) == BY_MODEL):
         return
     try:
+    if stage.model_stage == ALIGNER:
+        if (wrong := not_an_aligner(Path(directory))) is not None:
+            raise StartupError(f"the model {stage.model} cannot align: {wrong}")
+        return
         found = what_is(directory, None, stage_hints(stage.engine_args))
     except ValueError as error:
         raise StartupError(f"the model {stage.model} cannot be served: {error}") from None

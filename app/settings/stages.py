@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from app.settings.aligner import aligner_stage
 from app.settings.builder import Builder, Sources
 from app.settings.deploy import SHIPPED, Document, find, read_chain
 from app.settings.detection import detect
@@ -89,6 +90,10 @@ def resolve_stages(
     _check_owned(stages, given, problems, warnings)
     problems += _unowned(stages, [document for document in documents if document.name in explicit])
     if model and pipeline.name == CUSTOM and not any(stage.model == model for stage in stages):
+    aligner = aligner_stage(stages, given, problems, warnings)
+    if aligner is not None:
+        stages.append(aligner.config)
+        builder.origins.update(aligner.origins)
         told = problems if given["model"].typed else warnings
         told.append(f"{given['model'].origin}: no stage takes {model}: each names a model of its own")
     origins = builder.origins | {"pipeline": f"{named.name}:{named.lines['pipeline']}" if named else BY_MODEL}

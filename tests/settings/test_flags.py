@@ -37,6 +37,9 @@ INPUTS = {
     "stage_overrides",
     "stage_id",
     "default_sampling_params",
+    "forced_aligner",
+    "forced_aligner_config",
+    "forced_aligner_device",
 }
 """Flags that say where settings come from; their tests are in the files of those who read them."""
 

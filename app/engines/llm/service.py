@@ -11,6 +11,7 @@ from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from app.cluster.messages import Adapter, Failed
 from app.engines.base import EngineError, Request
 from app.engines.llm.adapters import Adapters
+from app.engines.llm.aligning import Aligning
 from app.engines.llm.documents import Documents
 from app.engines.llm.frontend import Frontend
 from app.engines.llm.listening import Listening
@@ -46,9 +47,10 @@ class Service:
         """What it answers, as Capabilities tell it."""
         generation = GENERATION if self._serving is not None else ()
         adapters = ("adapters",) if self._adapters.supported else ()
-        return [*generation, *self._documents.tasks, *self._listening.tasks, *adapters]
+        return [*generation, *self._documents.tasks, *self._listening.tasks, *self._aligning.tasks, *adapters]
 
     @property
+        self._aligning = Aligning(frontend, media)
     def generates(self) -> bool:
         """Whether the model answers in text."""
         return self._serving is not None or bool(self._listening.tasks)
@@ -73,6 +75,8 @@ class Service:
 
         Raises:
             EngineError: unknown method, or arguments that vLLM refuses.
+        elif request.kind in self._aligning.tasks:
+            await self._aligning.answer(request)
         """
         match method:
             case "load_adapter":
