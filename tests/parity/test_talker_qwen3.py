@@ -1,126 +1,69 @@
-"""Qwen3-Omni's talker on vLLM says what transformers' says, to the last code of each frame."""
+"""Qwen3-Omni's talker says the frames that transformers' does, to the last code of each, however its input is cut."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
-import torch
-import transformers
 
-from app.cluster.messages import AnyEvent, Done, Usage
-from app.cluster.tensors import Tensor
 from app.engines.omni.talker.engine import TalkerEngine
-from app.engines.omni.torchtensors import from_torch, to_torch
-from app.protocol.speechtask import SpeechTask, encode_task
+from app.protocol.speechtask import SpeechTask
 from app.settings.schema import StageConfig
-from tests import tiny_omni
-from tests.parity.qwen3_oracle import Thought, say
-from tests.parity.qwen3_thoughts import thought
+from tests.engines.omni.talker.talking import Talking, talk
+from tests.parity.qwen3_talker import CONVERSATIONS, Frames, Reference, Thought
+from tests.tiny_omni import SPEAKERS, build
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-FRAMES = 40
-GREEDY = {"temperature": 0.0, "max_tokens": FRAMES}
-CONVERSATIONS: dict[str, list[tuple[str, str]]] = {
-    "text": [("system", "Be brief."), ("user", "Is it so?")],
-    "history": [("system", "Be brief."), ("user", "Hello."), ("assistant", "Hello to you."), ("user", "Is it so?")],
-    "sound": [("user", "What is <sound>this?"), ("assistant", "A bell."), ("user", "And <sound> that?")],
-    "picture": [("system", "Be brief."), ("user", "See <picture>."), ("assistant", "Yes."), ("user", "<picture>And?")],
-    # Longer than what vLLM computes at once here.
-    "long": [("user", "And then I said to them all, who listened: " * 4), ("assistant", "No."), ("user", "<sound>Yes!")],
-}
 
-
-class TalkRequest:
-    """A request as the replica program makes it. `pieces` are its thought, in handovers; all that is said is kept."""
-
-    kind, model, wants_tensors = "talk", "", True
-
-    def __init__(self, request_id: str, pieces: list[dict[str, Tensor]], task: SpeechTask) -> None:
-        self.request_id = request_id
-        self.body = encode_task(task)
-        self.events: list[AnyEvent] = []
-        self.frames: list[list[int]] = []
-        self._pieces = iter(pieces)
-
-    def emit(self, event: AnyEvent) -> None:
-        self.events.append(event)
-
-    async def ready(self) -> None:
-        await asyncio.sleep(0)
-
-    async def next_input(self) -> bytes | None:
-        raise NotImplementedError
-
-    async def next_tensors(self) -> dict[str, Tensor] | None:
-        await asyncio.sleep(0.002)
-        return next(self._pieces, None)
-
-    def emit_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        self.frames.extend(to_torch(tensors["codes"]).tolist())
-
-
-def pieces_of(thought: Thought, cuts: list[int], senses: list[int]) -> list[dict[str, Tensor]]:
-    """Handovers, cut before each of these positions: of text the embeddings, of the senses the hidden states."""
-    seen = torch.isin(thought.ids, torch.tensor(senses))
-    rows = torch.where(seen[:, None], thought.hidden, thought.embeddings)
-    bounds = [0, *cuts, len(rows)]
-    pieces = [
-        {"token_ids": from_torch(thought.ids[start:end].int()), "rows": from_torch(rows[start:end])}
-        for start, end in zip(bounds, bounds[1:], strict=False)
-    ]
-    pieces[0]["mrope_positions"] = from_torch(thought.positions.int())
-    return pieces
+VOICES = [name.lower() for name in SPEAKERS]
+LIMIT = 40
+BUDGET = 64
+"""Positions that vLLM computes in a step: fewer than some prompts have, and than many sessions need together."""
+BLOCKS = 24
+"""Of 32 positions each: not enough for 16 requests, so that vLLM preempts some and computes them again later."""
+GREEDY = {"temperature": 0, "repetition_penalty": 1.05, "max_tokens": LIMIT}
+SAMPLED = {"temperature": 1.0, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.05, "max_tokens": LIMIT}
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_omni.build("qwen3_omni_moe", tmp_path_factory.mktemp("qwen3_omni"))
+    return build("qwen3_omni_moe", tmp_path_factory.mktemp("omni"))
 
 
 @pytest.fixture(scope="module")
-def reference(checkpoint: Path) -> Any:
-    return transformers.Qwen3OmniMoeForConditionalGeneration.from_pretrained(checkpoint, dtype="float32").eval()
+def reference(checkpoint: Path) -> Reference:
+    return Reference(checkpoint)
 
 
 @pytest.fixture(scope="module")
-def thoughts(checkpoint: Path, reference: Any) -> dict[str, Thought]:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    return {
-        name: thought(reference, tokenizer, turns, seed=seed) for seed, (name, turns) in enumerate(CONVERSATIONS.items())
-    }
+def thoughts(reference: Reference) -> dict[str, Thought]:
+    return {name: reference.thought(name) for name in CONVERSATIONS}
 
 
 @pytest.fixture(scope="module")
-def expected(reference: Any, thoughts: dict[str, Thought]) -> dict[str, list[list[int]]]:
-    said = {name: say(reference, thought, "ethan", FRAMES) for name, thought in thoughts.items()}
-    for frames in said.values():
-        assert len({tuple(frame) for frame in frames}) > 8, "a talker that repeats itself proves nothing"
-    return said
+def expected(reference: Reference, thoughts: dict[str, Thought]) -> dict[str, Frames]:
+    return {name: reference.talk(thought, VOICES[0], LIMIT) for name, thought in thoughts.items()}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(checkpoint: Path) -> AsyncIterator[TalkerEngine]:
+    arguments = {
+        "dtype": "float32",
+        "max_model_len": 512,
+        "max_num_seqs": 32,
+        "max_num_batched_tokens": BUDGET,
+        "block_size": 32,
+        "num_gpu_blocks_override": BLOCKS,
+        "kv_cache_memory_bytes": 64 << 20,
+    }
     stage = StageConfig(
-        stage_id=1,
-        name="talker",
-        kind="llm",
-        model=str(checkpoint),
-        model_stage="talker",
-        engine_args={
-            "dtype": "float32",
-            "enforce_eager": True,
-            "max_model_len": 512,
-            "max_num_seqs": 32,
-            "max_num_batched_tokens": 64,
-            "kv_cache_memory_bytes": 64 << 20,
-        },
+        stage_id=1, name="talker", kind="llm", model_stage="talker", model=str(checkpoint), engine_args=arguments
     )
     engine = TalkerEngine(stage, ["tiny"])
     await engine.start()
@@ -128,37 +71,82 @@ async def engine(checkpoint: Path) -> AsyncIterator[TalkerEngine]:
     await engine.stop()
 
 
-@pytest.fixture(scope="module")
-def senses(reference: Any) -> list[int]:
-    config = reference.config.thinker_config
-    return [config.audio_token_id, config.image_token_id, config.video_token_id]
+def greedy() -> Talking:
+    return Talking(SpeechTask(voice=VOICES[0], extra=GREEDY))
 
 
-async def talk(engine: TalkerEngine, name: str, pieces: list[dict[str, Tensor]], **task: Any) -> list[list[int]]:
-    request = TalkRequest(name, pieces, SpeechTask(**({"voice": "ethan", "extra": GREEDY} | task)))
-    await asyncio.wait_for(engine.run(request), 120)
-    assert isinstance(request.events[-1], Done)
-    assert isinstance(request.events[-2], Usage)
-    return request.frames
+async def preemptions(engine: TalkerEngine) -> float:
+    lines = (await engine.call("metrics", b"")).decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_preemptions_total{"))
+
+
+def test_the_oracle_can_tell_mistakes(
+    reference: Reference, thoughts: dict[str, Thought], expected: dict[str, Frames]
+) -> None:
+    """Some speech ends by itself and some goes on after its text; all of it depends on what was heard, seen and said."""
+    assert max(thought.prompt for thought in thoughts.values()) > BUDGET
+    assert min(len(frames) for frames in expected.values()) < LIMIT == max(len(frames) for frames in expected.values())
+    assert max(len(thought.ids) - thought.prompt for thought in thoughts.values()) + 4 < LIMIT
+    for name, thought in thoughts.items():
+        frames = expected[name]
+        assert len({tuple(frame) for frame in frames}) > 8, name
+        silenced = thought.without(thought.prompt + 3)
+        assert reference.talk(silenced, VOICES[0], LIMIT)[:3] == frames[:3], name
+        assert reference.talk(silenced, VOICES[0], LIMIT) != frames, name
+        for position in thought.sensed[:1]:
+            assert reference.talk(thought.without(position), VOICES[0], LIMIT) != frames, name
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-async def test_a_thought_in_one_piece(
-    engine: TalkerEngine, thoughts: dict[str, Thought], expected: dict[str, list[list[int]]], senses: list[int], name: str
+async def test_frames_are_those_of_transformers(
+    engine: TalkerEngine, thoughts: dict[str, Thought], expected: dict[str, Frames], name: str
 ) -> None:
-    assert await talk(engine, name, pieces_of(thoughts[name], [], senses)) == expected[name]
+    """All at once; and row by row, where each row waits for the frame before it."""
+    thought = thoughts[name]
+    assert await talk(engine, greedy(), thought.handovers([])) == expected[name]
+    single = list(range(1, len(thought.ids)))
+    assert await talk(engine, greedy(), thought.handovers(single)) == expected[name]
 
 
-async def test_16_at_once_in_pieces_of_any_size(
-    engine: TalkerEngine, thoughts: dict[str, Thought], expected: dict[str, list[list[int]]], senses: list[int]
+async def test_each_voice_speaks_otherwise(
+    engine: TalkerEngine, reference: Reference, thoughts: dict[str, Thought], expected: dict[str, Frames]
 ) -> None:
-    cutter = random.Random(0)
-    names = [list(CONVERSATIONS)[index % len(CONVERSATIONS)] for index in range(16)]
+    said = await talk(engine, Talking(SpeechTask(voice=VOICES[1], extra=GREEDY)), thoughts["text"].handovers([]))
+    assert said == reference.talk(thoughts["text"], VOICES[1], LIMIT)
+    assert said != expected["text"]
 
-    async def one(index: int, name: str) -> list[list[int]]:
-        length = len(thoughts[name].ids)
-        cuts = sorted(cutter.sample(range(1, length), cutter.randint(1, length - 1)))
-        return await talk(engine, f"{name}-{index}", pieces_of(thoughts[name], cuts, senses))
 
-    said = await asyncio.gather(*(one(index, name) for index, name in enumerate(names)))
+async def test_sixteen_at_once_however_the_thinkers_pause(
+    engine: TalkerEngine, thoughts: dict[str, Thought], expected: dict[str, Frames]
+) -> None:
+    async def one(number: int, name: str) -> bool:
+        chance = random.Random(number)
+        ends = sorted(chance.sample(range(1, len(thoughts[name].ids)), chance.randint(0, 12)))
+        pauses = [chance.choice((0.0, 0.0, 0.03)) for _ in ends]
+        return await talk(engine, greedy(), thoughts[name].handovers(ends), pauses) == expected[name]
+
+    names = list(islice(cycle(CONVERSATIONS), 16))
+    assert all(await asyncio.gather(*(one(number, name) for number, name in enumerate(names))))
+
+
+async def test_what_vllm_preempts_is_computed_again_with_the_frames_that_were_said(
+    engine: TalkerEngine, thoughts: dict[str, Thought], expected: dict[str, Frames]
+) -> None:
+    before = await preemptions(engine)
+    names = list(islice(cycle(CONVERSATIONS), 16))
+    said = await asyncio.gather(*(talk(engine, greedy(), thoughts[name].handovers([])) for name in names))
     assert [frames == expected[name] for frames, name in zip(said, names, strict=True)] == [True] * 16
+    assert await preemptions(engine) > before, "nothing was preempted, so this has shown nothing"
+
+
+async def test_a_seed_says_the_same_whoever_else_talks(engine: TalkerEngine, thoughts: dict[str, Thought]) -> None:
+    async def say(seed: int, ends: list[int]) -> list[Any]:
+        request = Talking(SpeechTask(voice=VOICES[0], seed=seed, extra=SAMPLED))
+        return await talk(engine, request, thoughts["text"].handovers(ends))
+
+    whole = await say(7, [])
+    assert len(whole) > 4
+    again, cut, other = await asyncio.gather(say(7, []), say(7, list(range(1, len(thoughts["text"].ids)))), say(8, []))
+    assert again == whole
+    assert cut == whole
+    assert other != whole
