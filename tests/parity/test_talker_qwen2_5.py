@@ -103,6 +103,7 @@ async def test_sixteen_at_once_however_the_thinkers_pause(
 async def test_a_seed_says_the_same_however_the_input_is_cut(
     engine: TalkerEngine, thoughts: dict[str, Thought]
 ) -> None:
+    """And in however many steps its prompt is computed, which depends on who else talks."""
     thought = thoughts["audio"]
     sampled = {"temperature": 1.0, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.05, "max_tokens": 64}
 
@@ -112,4 +113,5 @@ async def test_a_seed_says_the_same_however_the_input_is_cut(
     whole = await say(7, [])
     assert len(whole) > 4
     assert await say(7, list(range(1, len(thought.rows)))) == whole
+    assert await asyncio.gather(*(say(7, []) for _ in range(6))) == [whole] * 6
     assert await say(8, []) != whole

@@ -90,7 +90,7 @@ class StartPlan:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.usage.usage_lib import UsageContext
 
-        from app.engines.llm import kernels
+        from app.engines.llm import kernels, seeds
 
         if self._cpu:
             _import_model(_architectures(Path(args.model)) if architectures is None else architectures)
@@ -101,6 +101,7 @@ class StartPlan:
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # create_engine_config has just set it to spawn
             if self._eager:
                 kernels.install(config)
+            seeds.install()
         return config
 
 

@@ -52,6 +52,20 @@ async def test_text_and_ids_equal_vllm_generate(engine: LlmEngine, stream: bool,
     assert [token for part in with_ids["token_ids"] for token in part] == ids
 
 
+async def test_seeded_prompts_that_take_several_steps(engine: LlmEngine) -> None:
+    """Together they are longer than what vLLM computes at once, so that some are computed in parts."""
+    bodies = [
+        {"prompt": [65 + seed] * 960, "temperature": 1, "seed": seed, "max_tokens": 8, "ignore_eos": True}
+        for seed in range(12)
+    ]
+    frontend = frontend_of(engine)
+    assert len(bodies) * 960 > 2 * frontend.vllm_config.scheduler_config.max_num_batched_tokens
+    together = await asyncio.gather(*(run(engine, "completion", body) for body in bodies))
+    for index in (0, 5, 11):
+        alone = await run(engine, "completion", bodies[index])
+        assert together[index].answer()["choices"] == alone.answer()["choices"]
+
+
 async def test_64_at_once_equal_one_by_one(engine: LlmEngine) -> None:
     prompts = [f"prompt number {number} " + "x" * number for number in range(64)]
     bodies = [{"prompt": prompt, "temperature": 0, "max_tokens": 32, "stream": True} for prompt in prompts]
