@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from app import __version__
+from app.console.client import Server, server_options
 from app.console.options import FlagCommand, typed_values
 from app.settings.problems import ConfigError
 
@@ -34,7 +35,6 @@ def main() -> None:
 @click.option("--omni", is_flag=True, expose_value=False)
 @click.option("--headless", is_flag=True)
 @click.option("--dry-run", is_flag=True)
-@click.option("--stage-id", "stage_id", default=None)
 @click.option("--omni-replica-address", "-ora", "omni_replica_address", default=None)
 def serve(model: str | None, model_flag: str | None, headless: bool, dry_run: bool, **params: Any) -> None:
     """Serve MODEL with the OpenAI API."""
@@ -45,8 +45,8 @@ def serve(model: str | None, model_flag: str | None, headless: bool, dry_run: bo
 
 
 def _serve(typed: dict[str, Any], dry_run: bool) -> int:
-    if "stage_id" in typed or "omni_replica_address" in typed:
-        raise ConfigError(_not_of_serve(typed))
+    if "omni_replica_address" in typed:
+        raise ConfigError(["--omni-replica-address belongs to `omni-app headless` (or `serve --headless`)"])
     if dry_run:
         from app.console.show import run as show
 
@@ -54,18 +54,6 @@ def _serve(typed: dict[str, Any], dry_run: bool) -> int:
     from app.console.serve import run
 
     return run(typed)
-
-
-def _not_of_serve(typed: dict[str, Any]) -> list[str]:
-    problems = []
-    if "stage_id" in typed:
-        problems.append(
-            "--stage-id belongs to `omni-app headless` (or `serve --headless`). A server that runs only one stage "
-            "itself and leaves the others to headless replicas comes with part 7 of the project"
-        )
-    if "omni_replica_address" in typed:
-        problems.append("--omni-replica-address belongs to `omni-app headless` (or `serve --headless`)")
-    return problems
 
 
 @cli.command(cls=FlagCommand, takes="headless")
@@ -103,6 +91,30 @@ def _convert(file: str) -> int:
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     return 0
+
+
+@cli.command()
+@server_options
+@click.option("--watch", is_flag=True, help="Again every second.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def status(url: str, key: str, watch: bool, as_json: bool) -> None:
+    """Show the stages and replicas of a running server."""
+    from app.console.status import show
+
+    show(Server(url, key), watch=watch, as_json=as_json)
+
+
+@cli.command()
+@click.argument("stage")
+@click.argument("replicas", type=click.IntRange(1))
+@server_options
+@click.option("--devices", default="", help="Devices of the new replicas: 2,3.")
+@click.option("--wait", default=900.0, show_default=True, help="Seconds to wait until they are there; 0: none.")
+def scale(stage: str, replicas: int, url: str, key: str, devices: str, wait: float) -> None:
+    """Run so many REPLICAS of STAGE (its id or name) on the host of a running server."""
+    from app.console.status import scale as run
+
+    run(Server(url, key), stage, replicas, devices, wait)
 
 
 @cli.command()

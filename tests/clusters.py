@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from app import __version__
 from app.cluster import messages as m
+from app.cluster.access import Access
 from app.cluster.pull import Puller
 from app.cluster.refs import RefStore
 from app.cluster.registry import Registry
@@ -100,7 +101,7 @@ class Peer:
         self.heard: list[m.Message] = []
         self.frames: list[Frames] = []
         self._arrived = asyncio.Event()
-        self.socket = dealer(self._context, address, identity or os.urandom(8), token)
+        self.socket = dealer(self._context, address, identity or os.urandom(8), Access(token))
         self._channel = Channel(self.socket, self._on_message)
 
     def _on_message(self, frames: Frames) -> None:
@@ -170,7 +171,7 @@ async def eventually(condition: Callable[[], bool], limit_s: float = 20) -> None
 
 def exchange(refs: RefStore | None = None) -> Exchange:
     """What a replica hands tensors over with; it pulls from nobody."""
-    return Exchange(RefStore(1 << 30) if refs is None else refs, Source("stub", "here", ""), Puller(_UNUSED, ""))
+    return Exchange(RefStore(1 << 30) if refs is None else refs, Source("stub", "here", ""), Puller(_UNUSED, Access()))
 
 
 def held_refs(pid: int) -> list[str]:

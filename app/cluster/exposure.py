@@ -16,8 +16,7 @@ def replica_endpoint(host: str, token: str) -> str:
         StartupError: it is no address of this machine, or others reach it and there is no token.
     """
     try:
-        if host in ("0.0.0.0", "::"):  # nobody can connect to these
-            host = local_address_towards(_SOMEWHERE, 9)
+        host = reachable(host)
         endpoint = listen_address(host, "*")
     except OSError as error:
         raise StartupError(f"--omni-replica-address {host} is not an address of this machine: {error}") from error
@@ -27,3 +26,12 @@ def replica_endpoint(host: str, token: str) -> str:
             "to the master's token"
         )
     return endpoint
+
+
+def reachable(host: str) -> str:
+    """An address to connect to for one to listen on: nobody can connect to all interfaces.
+
+    Raises:
+        OSError: this machine has no route anywhere.
+    """
+    return local_address_towards(_SOMEWHERE, 9) if host in ("0.0.0.0", "::") else host

@@ -12,10 +12,10 @@ from contextlib import suppress
 
 import msgspec
 
+from app.cluster.notices import Notices
 from app.cluster.pidfd import PidWatch
 from app.cluster.process import python_command
 from app.engines.spec import ReplicaSpec
-from app.settings.devices import replica_devices
 from app.telemetry.logging import relayed
 
 _TAIL_LINES = 20
@@ -27,9 +27,11 @@ _KILL_AFTER_S = 5.0
 class LocalReplica:
     """A child process in a session of its own, so that its whole group can be killed."""
 
-    def __init__(self, spec: ReplicaSpec) -> None:
+    def __init__(self, spec: ReplicaSpec, number: int = 0) -> None:
+        """`number` tells it from others of its parent where the master chooses the ids."""
         self.spec = spec
-        self.name = f"{spec.stage.name}/{max(spec.replica_id, 0)}"
+        self.name = f"{spec.stage.name}/{number if spec.replica_id < 0 else spec.replica_id}"
+        self.notices = Notices()
         self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
         self._process: asyncio.subprocess.Process | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -38,14 +40,17 @@ class LocalReplica:
     async def spawn(self) -> None:
         """Start the process; it registers with the master by itself."""
         self._tail.clear()
-        self._process = await asyncio.create_subprocess_exec(
-            *python_command("app.engines.worker"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            env=self._environment(),
-        )
+        with self.notices.opened() as notify_fd:
+            self.spec.notify_fd = notify_fd
+            self._process = await asyncio.create_subprocess_exec(
+                *python_command("app.engines.worker"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=[notify_fd],
+                env=self._environment(),
+            )
         # asyncio reports an exit once the pipes are closed, and the replica's own children may hold them open.
         self._watch = PidWatch(self._process.pid, self.kill)
         await self._hand_over(self._process)
@@ -61,7 +66,7 @@ class LocalReplica:
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, **self.spec.stage.env, "PYTHONUNBUFFERED": "1"}
         if self.spec.stage.devices not in ("", "cpu"):
-            environment["CUDA_VISIBLE_DEVICES"] = replica_devices(self.spec.stage, self.spec.replica_id)
+            environment["CUDA_VISIBLE_DEVICES"] = self.spec.stage.devices
         return environment
 
     async def _pump_output(self, process: asyncio.subprocess.Process) -> None:
@@ -108,6 +113,7 @@ class LocalReplica:
             await asyncio.wait_for(process.wait(), timeout=_KILL_AFTER_S)
         if self._watch is not None:
             self._watch.close()
+        self.notices.close()
         if process.stdin is not None:
             process.stdin.close()
 

@@ -18,7 +18,7 @@ import msgspec
 
 from app.cluster.refs import Ref
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised by one whenever a message changes its meaning; the registry refuses peers that speak another number."""
 
 ReplicaState = Literal["starting", "up", "draining", "suspect", "down"]
@@ -35,7 +35,8 @@ class Register(Message):
     """replica -> master: what this replica is. Sent before the model loads, so that a mismatch is refused at once.
 
     `config_digest` is the digest of the stage's configuration (settings.schema.stage_digest). `replica_id` is -1 when
-    the master shall choose it. `address` is where the replica's ROUTER listens; `host` is for people.
+    the master shall choose it. `address` is where the replica's ROUTER listens; `host` is for people. `engine` names
+    the package that the engine is built on with its version, as settings.engines.engine_of does ("": none).
     """
 
     protocol: int
@@ -47,6 +48,7 @@ class Register(Message):
     address: str
     host: str
     pid: int
+    engine: str = ""
 
 
 class Adapter(msgspec.Struct, array_like=True):
@@ -147,7 +149,11 @@ class Subscribe(Message):
 
 
 class ReplicaInfo(msgspec.Struct, array_like=True):
-    """One replica as the master sees it."""
+    """One replica as the master sees it.
+
+    `version` and `engine` as it registered them. `since`: Unix time at which it came into its state. `note`: why it is
+    down. `local`: the server itself starts it, and again when it has died.
+    """
 
     stage_id: int
     replica_id: int
@@ -157,13 +163,19 @@ class ReplicaInfo(msgspec.Struct, array_like=True):
     pid: int
     load: Load
     capabilities: Capabilities
+    version: str = ""
+    engine: str = ""
+    since: float = 0.0
+    note: str = ""
+    local: bool = False
 
 
 class Membership(Message):
     """master -> API workers: the whole truth about the replicas. `master_pid` is watched by the workers.
 
     restarts: (stage_id, replica_id, how often a new process took this place), also for replicas that are down now.
-    adapters: names that can be asked for beside the served ones.
+    adapters: names that can be asked for beside the served ones. wanted: (stage_id, replicas that shall run on the
+    server's own host).
     """
 
     version: int
@@ -171,6 +183,7 @@ class Membership(Message):
     replicas: list[ReplicaInfo]
     restarts: list[tuple[int, int, int]] = []
     adapters: list[Adapter] = []
+    wanted: list[tuple[int, int]] = []
 
 
 class ClientGone(Message):
@@ -191,6 +204,24 @@ class Bye(Message):
     reason: str = ""
 
 
+class Gone(Message):
+    """headless command -> master: its replica that listened at `address` has ended; the kernel told."""
+
+    address: str
+    reason: str
+
+
+class Scale(Message):
+    """API worker -> master: run so many replicas of a stage on the server's host.
+
+    `devices`: those of the replicas that are added, where they do not share the ones of the stage ("": they do).
+    """
+
+    stage_id: int
+    replicas: int
+    devices: str = ""
+
+
 # ------------------------------------------------------------------------------------------------- data channel
 
 
@@ -199,8 +230,8 @@ class Submit(Message):
 
     kind names the engine's task ("chat", "completion", ...). credit is the `cost` of events that may be sent before
     a Credit message comes back. `model` is the served name that the client asked for ("" = the default one).
-    `refs`: the sender can read the refs of this replica, and sends Release when it has done so. `tensors`: another stage
-    waits for what the engine makes for it (Tensors events).
+    `refs`: the sender can read the refs of this replica, and sends Release when it has done so. `tensors`: another
+    stage waits for what the engine makes for it (Tensors events).
     """
 
     request_id: str
@@ -500,6 +531,8 @@ RegistryMessage = (
     | DropAdapter
     | Drain
     | Bye
+    | Gone
+    | Scale
 )
 DataMessage = Submit | Append | Abort | Release | Credit | Call | Result | Ping | Pull | Pulled | Events
 

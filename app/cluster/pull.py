@@ -16,6 +16,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from app.cluster import messages as m
+from app.cluster.access import Access
 from app.cluster.refs import Ref, RefStore
 from app.cluster.transport import Channel, Frames, Payload, dealer
 
@@ -47,9 +48,9 @@ def answer(refs: RefStore, pull: m.Pull) -> list[Payload]:
 class Puller:
     """Pulls for one replica. A connection to a producer stays until that is gone."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], token: str) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], access: Access) -> None:
         self._context = context
-        self._token = token
+        self._access = access
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._producers: dict[str, _Producer] = {}
 
@@ -62,7 +63,7 @@ class Puller:
         async with self._turns:
             producer = self._producers.get(address)
             if producer is None:
-                producer = _Producer(self._context, address, self._token, self._forget)
+                producer = _Producer(self._context, address, self._access, self._forget)
                 self._producers[address] = producer
             return await producer.fetch(ref)
 
@@ -82,7 +83,7 @@ class _Producer:
     """The connection to one producer, and the transfers over it."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: str, token: str, on_lost: Callable[[str], None]
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, access: Access, on_lost: Callable[[str], None]
     ) -> None:
         self._address = address
         self._on_lost = on_lost
@@ -90,7 +91,7 @@ class _Producer:
         self._count = 0
         self._transfers: dict[int, asyncio.Queue[Piece]] = {}
         self._heard = time.monotonic()
-        self._socket = dealer(context, address, os.urandom(8), token)
+        self._socket = dealer(context, address, os.urandom(8), access)
         self._channel = Channel(self._socket, self._on_message)
         gone = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         self._monitor = Channel(self._socket.get_monitor_socket(gone), self._on_connection)

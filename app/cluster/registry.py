@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,20 +14,19 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from app import __version__
 from app.cluster import messages as m
+from app.cluster.access import access_of
 from app.cluster.adapters import AdapterBook
+from app.cluster.joining import objection
 from app.cluster.member import Member
 from app.cluster.pidfd import PidWatch
 from app.cluster.restarts import Restarts
+from app.cluster.roster import Key, Roster
 from app.cluster.rundir import StartupError
 from app.cluster.transport import Authenticator, Channel, Frames, bind, is_loopback, listen_address, new_context, router
-from app.settings.schema import Settings, stage_digest
+from app.settings.schema import Settings
 
 logger = logging.getLogger("app.cluster")
-
-Key = tuple[int, int]
-"""(stage_id, replica_id)"""
 
 
 class Registry:
@@ -38,16 +37,23 @@ class Registry:
         self._ipc = ipc
         self._stages = {stage.stage_id: stage for stage in settings.stages}
         self._context = new_context()
-        self._members: dict[Key, Member] = {}
+        self._members = Roster()
         self._failures: dict[Key, str] = {}
         self._restarts = Restarts()
         self._adapters = AdapterBook(Path(ipc.removeprefix("ipc://")).with_name("adapters.json"))
         self._workers: dict[bytes, tuple[str, PidWatch]] = {}
         self._up: dict[Key, asyncio.Event] = {}
+        self._wanted = {stage.stage_id: 0 for stage in settings.external_stages}
+        for stage in settings.local_stages:
+            self._wanted[stage.stage_id] = stage.num_replicas
+            for replica_id in range(stage.num_replicas):
+                self._members.reserve((stage.stage_id, replica_id))
+        self._changed = asyncio.Event()
         self._version = 0
         self._push_due = False
         self._housekeeping: asyncio.Task[None] | None = None
         self.on_given_up: Callable[[Key], None] = lambda _: None
+        self.on_scale: Callable[[m.Scale], None] = lambda _: None
 
     async def start(self) -> None:
         """Bind the sockets.
@@ -55,9 +61,10 @@ class Registry:
         Raises:
             StartupError: the tcp address cannot be bound, or it is not loopback and there is no token.
         """
-        self._authenticator = Authenticator(self._context, self._settings.master.token)
+        access = access_of(self._settings.master)
+        self._authenticator = Authenticator(self._context, access)
         self._authenticator.start()
-        socket = router(self._context)
+        socket = router(self._context, access)
         try:
             bind(socket, self._ipc)
             self._bind_tcp(socket)
@@ -112,48 +119,28 @@ class Registry:
                 self._on_report(identity, message)
             case m.KeepAdapter() | m.DropAdapter() if identity in self._workers:
                 self._on_adapter(message)
+            case m.Scale() if identity in self._workers:
+                self.on_scale(message)
+            case m.Gone(address, reason):
+                if member := self._members.at(address):
+                    self.lost(member.key, reason)
             case _:
                 self._send(identity, m.Refused(f"{type(message).__name__} is not for the master"))
 
     def _on_register(self, identity: bytes, register: m.Register) -> None:
-        if reason := self._objection(register):
+        if reason := objection(register, self._stages.get(register.stage_id), sorted(self._stages)):
             logger.warning("refused a replica of stage %d on %s: %s", register.stage_id, register.host, reason)
             self._send(identity, m.Refused(reason))
             return
-        replica_id = register.replica_id if register.replica_id >= 0 else self._free_replica_id(register)
-        key = register.stage_id, replica_id
-        self._members[key] = Member(identity, register, replica_id)
-        self._failures.pop(key, None)
-        self._restarts.register(key, register.address, register.pid)
-        self._send(identity, m.Welcome(replica_id, self._settings.master.heartbeat_s, self._adapters.adapters))
+        replica_id = register.replica_id
+        if replica_id < 0:
+            replica_id = self._members.free_id(register.stage_id, register.address)
+        member = Member(identity, register, replica_id)
+        self._members.add(member)
+        self._failures.pop(member.key, None)
+        self._restarts.register(member.key, register.address, register.pid)
+        self._send(identity, m.Welcome(replica_id, self._settings.master.heartbeat_period, self._adapters.adapters))
         self._push()
-
-    def _objection(self, register: m.Register) -> str | None:
-        if register.protocol != m.PROTOCOL or register.version != __version__:
-            return (
-                f"it runs omni-app {register.version} (protocol {register.protocol}), the master runs {__version__} "
-                f"(protocol {m.PROTOCOL}): install the same version on both hosts"
-            )
-        stage = self._stages.get(register.stage_id)
-        if stage is None:
-            return f"there is no stage {register.stage_id}; this pipeline has stages {sorted(self._stages)}"
-        if not hmac.compare_digest(register.config_digest, stage_digest(stage)):
-            return (
-                f"its configuration of stage {stage.stage_id} ({stage.name}) differs from the master's (model "
-                f"{register.model!r} there, {stage.model!r} here): start it with the same model and flags "
-                "(compare `omni-app config` on both hosts)"
-            )
-        return None
-
-    def _free_replica_id(self, register: m.Register) -> int:
-        """The id this process had before (it re-registers after a master restart), else the lowest free one."""
-        taken = {replica for stage, replica in self._members if stage == register.stage_id}
-        for (stage, replica), member in self._members.items():
-            # Not by host and pid: two containers on one host can have the same.
-            if stage == register.stage_id and member.info.address == register.address:
-                return replica
-        local = self._stages[register.stage_id].num_replicas
-        return next(i for i in range(local, local + len(taken) + 1) if i not in taken)
 
     def _on_subscribe(self, identity: bytes, subscribe: m.Subscribe) -> None:
         if subscribe.protocol != m.PROTOCOL:
@@ -177,28 +164,24 @@ class Registry:
             self._send(member.identity, gone)
 
     def _on_report(self, identity: bytes, message: m.Heartbeat | m.Ready | m.Bye) -> None:
-        key, member = self._member_of(identity)
-        if key is None or member is None:
+        member = self._members.of(identity)
+        if member is None:
             if not isinstance(message, m.Bye):
                 self._send(identity, m.Reregister())
             return
         member.seen = time.monotonic()
-        info = member.info
         match message:
             case m.Heartbeat():
-                before = info.state
+                before = member.info.state
                 member.report(message)
-                if info.state != before:
+                if member.info.state != before:
                     self._push()
             case m.Ready():
-                info.state, info.capabilities, member.ready = "up", message.capabilities, True
-                self._up.setdefault(key, asyncio.Event()).set()
+                member.start(message.capabilities)
+                self._up.setdefault(member.key, asyncio.Event()).set()
                 self._push()
             case m.Bye():
-                self.lost(key, message.reason)
-
-    def _member_of(self, identity: bytes) -> tuple[Key | None, Member | None]:
-        return next(((key, x) for key, x in self._members.items() if x.identity == identity), (None, None))
+                self.lost(member.key, message.reason)
 
     def _send(self, identity: bytes, message: m.Message) -> None:
         self._channel.send([identity, m.encode(message)])
@@ -214,6 +197,8 @@ class Registry:
     def _push_now(self) -> None:
         self._push_due = False
         self._version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
         frame = m.encode(self._membership())
         for identity in self._workers:
             self._channel.send([identity, frame])
@@ -222,23 +207,25 @@ class Registry:
         return m.Membership(
             self._version,
             os.getpid(),
-            [x.info for x in self._members.values()],
+            self._members.infos(),
             self._restarts.rows(),
             self._adapters.adapters,
+            sorted(self._wanted.items()),
         )
 
     async def _keep_house(self) -> None:
-        period = self._settings.master.heartbeat_s
+        period = self._settings.master.heartbeat_period
         before = time.monotonic()
         while True:
             await asyncio.sleep(period)
             now = time.monotonic()
             self._excuse(now - before - period)
             before = now
-            for key, member in list(self._members.items()):
+            for member in list(self._members.values()):
                 if reason := member.judge(self._settings.master, now):
-                    self.lost(key, reason)
-                    self.on_given_up(key)
+                    self.lost(member.key, reason)
+                    self.on_given_up(member.key)
+            self._members.forget_old()
             self._push()
 
     def _excuse(self, late_s: float) -> None:
@@ -250,19 +237,44 @@ class Registry:
     # ---------------------------------------------------------------------------------------- for the supervisor
 
     def lost(self, key: Key, reason: str) -> None:
-        """A replica is gone (its process ended, it said Bye, its heartbeats stopped): forget it, tell the workers."""
-        member = self._members.pop(key, None)
+        """A replica is gone (its process ended, it said Bye, its heartbeats stopped): tell the workers at once."""
+        member = self._members.drop(key, reason)
         if key in self._up:
             self._up[key].clear()  # who waits for it now waits for its return
         if reason:
             self._failures[key] = reason
         if member is not None:
             logger.info("replica %d of stage %d left: %s", key[1], key[0], reason or "stopped")
-            self._push()
+        self._push()
 
     def expect(self, key: Key) -> None:
         """A new process is about to register under this key: what the last one said no longer counts."""
+        self._members.reserve(key)
         self._failures.pop(key, None)
+
+    def retire(self, key: Key) -> None:
+        """No local replica goes by this key any more."""
+        self.lost(key, "")
+        self._members.free(key)
+        self._failures.pop(key, None)
+        self._push()
+
+    def free_id(self, stage_id: int) -> int:
+        """The lowest replica id of the stage that nobody has, here or elsewhere."""
+        return self._members.free_id(stage_id)
+
+    def want(self, stage_id: int, replicas: int) -> None:
+        """So many replicas of the stage shall run on this host."""
+        self._wanted[stage_id] = replicas
+        self._push()
+
+    def states(self, stage_id: int) -> Counter[m.ReplicaState]:
+        """How many replicas of the stage are in each state."""
+        return self._members.states(stage_id)
+
+    async def change(self) -> None:
+        """Wait for the next change, or the next look at the heartbeats (bounded by the caller)."""
+        await self._changed.wait()
 
     def failure(self, key: Key) -> str:
         """What the replica said last about why it leaves, or an empty string."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import zmq
 
 from app.cluster import messages as m
+from app.cluster.access import Access
 from app.cluster.pidfd import PidWatch
 from app.cluster.transport import Channel, Frames, dealer
 
@@ -22,14 +23,14 @@ class Subscriber:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         address: str,
-        token: str,
+        access: Access,
         client_id: str,
         on_membership: Callable[[m.Membership], None],
         on_lost: Callable[[], None],
     ) -> None:
         self._context = context
         self._address = address
-        self._token = token
+        self._access = access
         self._client_id = client_id
         self._on_membership = on_membership
         self._on_lost = on_lost
@@ -41,7 +42,7 @@ class Subscriber:
         """Subscribe, also anew after the master has been replaced."""
         self.close()
         identity = f"{self._client_id}.{os.urandom(4).hex()}".encode()
-        self._channel = Channel(dealer(self._context, self._address, identity, self._token), self._on_message)
+        self._channel = Channel(dealer(self._context, self._address, identity, self._access), self._on_message)
         self._channel.send([m.encode(m.Subscribe(m.PROTOCOL, self._client_id, os.getpid()))])
 
     def tell(self, message: m.Message) -> None:

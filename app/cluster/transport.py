@@ -1,4 +1,4 @@
-"""ZeroMQ on asyncio: one Channel per socket, PLAIN authentication on every ROUTER.
+"""ZeroMQ on asyncio: one Channel per socket, authentication on every ROUTER.
 
 A Channel reads in batches straight from the socket's file descriptor: pyzmq's own asyncio sockets create a future per
 message, which costs more than the message when tokens stream.
@@ -7,6 +7,7 @@ message, which costs more than the message when tokens stream.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import socket as stdlib_socket
 from collections.abc import Callable, Sequence
@@ -16,16 +17,17 @@ from typing import cast
 import zmq
 import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
+from zmq.utils.monitor import parse_monitor_message
+
+from app.cluster.access import USERNAME, ZAP_DOMAIN, Access
 
 logger = logging.getLogger("app.cluster")
 
-USERNAME = "omni"
-ZAP_DOMAIN = "omni"
-NO_TOKEN = "none"
-"""The password where no token is set (ZeroMQ takes no empty one): a private directory or loopback guards the socket."""
 Frames = list[zmq.Frame]
 Payload = bytes | bytearray | memoryview | zmq.Frame
 _READS_PER_TURN = 256
+_CLOSED_ON = 5
+"""How often a peer may close the connection in the handshake before that means that it wants another key."""
 _POLLIN = int(zmq.POLLIN)  # the enum's own `&` costs more than the rest of the question
 
 
@@ -92,13 +94,16 @@ class Channel:
 
 
 class Authenticator:
-    """Answers the ZMQ authentication protocol (RFC 27) of a context: only `token` opens a ROUTER of it."""
+    """Answers the ZMQ authentication protocol (RFC 27) of a context: only who has `access` gets to a ROUTER of it."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], token: str) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], access: Access) -> None:
         quiet = logging.getLogger("app.cluster.auth")
         quiet.setLevel(logging.INFO)  # at DEBUG pyzmq logs the passwords it is shown
         self._auth = AsyncioAuthenticator(zmq.asyncio.Context.shadow(context.underlying), log=quiet)
-        self._auth.configure_plain(domain=ZAP_DOMAIN, passwords={USERNAME: token or NO_TOKEN})
+        if access.encrypt:
+            self._auth.configure_curve_callback(domain=ZAP_DOMAIN, credentials_provider=_OneKey(access))
+        else:
+            self._auth.configure_plain(domain=ZAP_DOMAIN, passwords={USERNAME: access.password})
 
     def start(self) -> None:
         self._auth.start()
@@ -111,11 +116,20 @@ class Authenticator:
             await asyncio.sleep(0)
 
 
-def router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+class _OneKey:
+    """Tells pyzmq which client keys CURVE lets in."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return hmac.compare_digest(key, self._access.public_key)
+
+
+def router(context: zmq.Context[zmq.Socket[bytes]], access: Access) -> zmq.Socket[bytes]:
     """A ROUTER that authenticates its peers and lets one that re-appears take over its identity."""
     socket = context.socket(zmq.ROUTER)
-    socket.plain_server = True
-    socket.zap_domain = ZAP_DOMAIN.encode()
+    access.guard(socket)
     socket.router_handover = True
     _prepare(socket)
     return socket
@@ -131,28 +145,27 @@ def bind(socket: zmq.Socket[bytes], address: str) -> None:
     socket.bind(address)
 
 
-def dealer(context: zmq.Context[zmq.Socket[bytes]], address: str, identity: bytes, token: str) -> zmq.Socket[bytes]:
+def dealer(context: zmq.Context[zmq.Socket[bytes]], address: str, identity: bytes, access: Access) -> zmq.Socket[bytes]:
     """A DEALER connected to `address`; reconnects by itself."""
-    socket = _dealer(context, identity, token)
+    socket = _dealer(context, identity, access)
     socket.connect(address)
     return socket
 
 
 def watched_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], address: str, identity: bytes, token: str
+    context: zmq.Context[zmq.Socket[bytes]], address: str, identity: bytes, access: Access
 ) -> tuple[zmq.Socket[bytes], AuthWatch]:
     """The same, and whether the other side refuses the token: watched from before the first attempt, the only one."""
-    socket = _dealer(context, identity, token)
+    socket = _dealer(context, identity, access)
     watch = AuthWatch(socket)
     socket.connect(address)
     return socket, watch
 
 
-def _dealer(context: zmq.Context[zmq.Socket[bytes]], identity: bytes, token: str) -> zmq.Socket[bytes]:
+def _dealer(context: zmq.Context[zmq.Socket[bytes]], identity: bytes, access: Access) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.DEALER)
     socket.identity = identity
-    socket.plain_username = USERNAME.encode()
-    socket.plain_password = (token or NO_TOKEN).encode()
+    access.present(socket)
     _prepare(socket)
     return socket
 
@@ -173,15 +186,24 @@ class AuthWatch:
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.refused = asyncio.Event()
+        self.cause = ""
         self._watched = socket
-        events = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        monitor = socket.get_monitor_socket(events)
+        self._closed_on = 0
+        refusals = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        monitor = socket.get_monitor_socket(refusals | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
         self._channel = Channel(monitor, self._on_event)
         self._monitor = monitor
 
     def _on_event(self, frames: Frames) -> None:
-        del frames  # either event means the same to us: the other side does not let us in
-        self.refused.set()
+        event = parse_monitor_message([bytes(frame.buffer) for frame in frames])["event"]
+        if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+            self.cause = "--omni-token differs from the master's"
+            self.refused.set()
+            return
+        self._closed_on += 1  # a master that ends just now does that, too, but not again and again
+        if self._closed_on >= _CLOSED_ON:
+            self.cause = "--omni-token or --omni-encrypt differs from the master's"
+            self.refused.set()
 
     def close(self) -> None:
         self._watched.disable_monitor()

@@ -18,7 +18,6 @@ from app.settings.flags import flags
 from app.settings.models import prepare
 from app.settings.problems import ConfigError
 from app.settings.resolve import examine
-from app.settings.sources import gather
 from app.telemetry.logging import configure_logging, send_errors_to
 
 
@@ -32,16 +31,19 @@ def run(typed: Mapping[str, Any]) -> int:
     for warning in resolution.warnings:
         click.echo(f"omni-app: warning: {warning}", err=True)
     _check_commands(typed)
-    stage_id = _stage_id(typed, [stage.stage_id for stage in resolution.settings.stages])
-    if not resolution.settings.master.port:
+    settings = resolution.settings
+    stage_id = settings.master.stage_id
+    if stage_id is None:
+        ids = ", ".join(str(stage.stage_id) for stage in settings.stages)
+        raise ConfigError([f"--stage-id is missing: which stage to run; this model has {ids}"])
+    if not settings.master.port:
         raise ConfigError(["--omni-master-port is missing: the port that the server was given with the same flag"])
-    stage = [stage for stage in resolution.settings.stages if stage.stage_id == stage_id]
-    if missing := list(engines.problems(stage)):
+    if missing := list(engines.problems(settings.local_stages)):
         raise ConfigError(missing)
-    send_errors_to(resolution.settings.log.file)
-    configure_logging(resolution.settings.log)
+    send_errors_to(settings.log.file)
+    configure_logging(settings.log)
     try:
-        wanted = msgspec.structs.replace(resolution.settings, stages=stage)
+        wanted = msgspec.structs.replace(settings, stages=settings.local_stages)
         settings = asyncio.run(prepare(wanted, Progress().step))
         return run_replica(settings, stage_id)
     except StartupError as error:
@@ -63,14 +65,3 @@ def _check_commands(typed: Mapping[str, Any]) -> None:
             click.echo(f"omni-app: warning: --{flag.name} has no effect on a headless replica", err=True)
     if any(flag.key == "workers" for flag in others):
         raise ConfigError(["--workers (--api-server-count) and --headless exclude each other: a replica has no HTTP"])
-
-
-def _stage_id(typed: Mapping[str, Any], known: list[int]) -> int:
-    given = gather(typed, os.environ, "flag", [], []).get("stage_id")
-    ids = ", ".join(map(str, known))
-    if given is None:
-        raise ConfigError([f"--stage-id is missing: which stage to run; this model has {ids}"])
-    stage_id: int = given.value
-    if stage_id not in known:
-        raise ConfigError([f"{given.origin}: there is no stage {stage_id}; this model has {ids}"])
-    return stage_id

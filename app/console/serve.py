@@ -41,7 +41,7 @@ def run(typed: Mapping[str, Any]) -> int:
     resolution = examine(typed, os.environ, source="flag", ask_hub=True)
     for warning in resolution.warnings:
         click.echo(f"omni-app: warning: {warning}", err=True)
-    if missing := list(engines.problems(resolution.settings.stages)):
+    if missing := list(engines.problems(resolution.settings.local_stages)):
         raise ConfigError(missing)
     server = resolution.settings.server
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from app.cluster.access import Access
 from app.settings.schema import LogConfig, MediaConfig, StageConfig
 
 EXIT_FAILED, EXIT_REFUSED = 1, 3
@@ -14,6 +15,7 @@ class ReplicaSpec(msgspec.Struct, kw_only=True):
     """One replica. `bind` is ipc://PATH or tcp://HOST:* ; `replica_id` -1: the master chooses it. Times in seconds.
 
     `bind_tcp`: where replicas on other hosts reach it as well, to pull what it holds; "" if nobody does.
+    `notify_fd`: a descriptor that is told how far the replica is (app.cluster.local), -1 for none.
     `scratch`: a directory that goes when the server goes, for what an engine leaves in the file system.
     """
 
@@ -26,7 +28,14 @@ class ReplicaSpec(msgspec.Struct, kw_only=True):
     shutdown_timeout: float
     slow_client_timeout: float
     parent_pid: int
+    encrypt: bool = False
     scratch: str = ""
     bind_tcp: str = ""
     media: MediaConfig = msgspec.field(default_factory=MediaConfig)
     log: LogConfig = msgspec.field(default_factory=LogConfig)
+    notify_fd: int = -1
+
+    @property
+    def access(self) -> Access:
+        """What opens the sockets of this server."""
+        return Access(self.token, self.encrypt)

@@ -21,6 +21,7 @@ import zmq
 
 from app import __version__
 from app.cluster import messages as m
+from app.cluster import notices
 from app.cluster.process import die_with_parent
 from app.cluster.pull import Puller
 from app.cluster.transport import Authenticator, Channel, Frames, bind, new_context, router, watched_dealer
@@ -29,12 +30,15 @@ from app.engines.adapters import AdapterSync
 from app.engines.base import Engine
 from app.engines.clients import Clients
 from app.engines.spec import EXIT_FAILED, EXIT_REFUSED, ReplicaSpec
+from app.settings.engines import engine_of
 from app.settings.schema import stage_digest
 from app.telemetry.logging import configure_logging
 
 logger = logging.getLogger("app.replica")
 
 _LOOK_S = 0.25
+_REGISTER_S = 0.5
+"""How soon after a registration another one makes sense."""
 _LAST_WORDS_MS = 500
 """How long the exit waits for Bye and the last events to be written, where somebody is there to take them."""
 
@@ -102,34 +106,41 @@ class Replica:
 
     def _open(self) -> None:
         spec = self._spec
-        self._authenticator = Authenticator(self._context, spec.token)
+        self._authenticator = Authenticator(self._context, spec.access)
         self._authenticator.start()
-        data = router(self._context)
+        data = router(self._context, spec.access)
         bind(data, spec.bind)
         pull_address = self._address = data.get_string(zmq.LAST_ENDPOINT)
         if spec.bind_tcp:
             bind(data, spec.bind_tcp)
             pull_address = data.get_string(zmq.LAST_ENDPOINT)
-        self._data = self._clients.listen(data, pull_address, Puller(self._context, spec.token))
-        registry, self._auth_watch = watched_dealer(self._context, spec.registry, self._identity, spec.token)
+        self._data = self._clients.listen(data, pull_address, Puller(self._context, spec.access))
+        registry, self._auth_watch = watched_dealer(self._context, spec.registry, self._identity, spec.access)
         self._registry = Channel(registry, self._on_registry)
         self._register()
 
     def _register(self) -> None:
         stage = self._spec.stage
+        self._registered = time.monotonic()
         self._tell(
             m.Register(
                 protocol=m.PROTOCOL,
                 version=__version__,
-                model=stage.model,
+                model=stage.source or stage.model,
                 stage_id=stage.stage_id,
                 replica_id=self._spec.replica_id,
                 config_digest=stage_digest(stage),
                 address=self._address,
                 host=stdlib_socket.gethostname(),
                 pid=os.getpid(),
+                engine=engine_of(stage),
             )
         )
+
+    def _register_again(self) -> None:
+        """Once, however many heartbeats waited for a master to come back: each of them is answered so."""
+        if time.monotonic() - self._registered > _REGISTER_S:
+            self._register()
 
     async def _work(self) -> None:
         await self._wait_for_master()
@@ -139,6 +150,7 @@ class Replica:
             await self._adapters.settle()
             self._state = "up"
             self._tell(m.Ready(self._capabilities))
+            notices.tell(self._spec.notify_fd, notices.UP)
             self._clients.slots = self._capabilities.slots
             while True:
                 before = time.monotonic()
@@ -156,7 +168,7 @@ class Replica:
             while not self._welcomed.is_set():
                 done, _ = await asyncio.wait(waits, timeout=10, return_when=asyncio.FIRST_COMPLETED)
                 if self._auth_watch.refused.is_set():
-                    self._refused("the master does not accept our token: --omni-token differs from the master's")
+                    self._refused(f"the master does not accept our token: {self._auth_watch.cause}")
                     await asyncio.sleep(1)
                 elif not done:
                     logger.warning("waiting for the master at %s", self._spec.registry)
@@ -240,6 +252,9 @@ class Replica:
             case m.Welcome() as welcome:
                 self._heartbeat_s = welcome.heartbeat_s
                 self._adapters.want(welcome.adapters)
+                if not self._welcomed.is_set():
+                    notices.tell(self._spec.notify_fd, notices.WELCOMED, self._address)
+                    logger.info("replica %d of %s, at %s", welcome.replica_id, self._spec.stage.name, self._address)
                 self._welcomed.set()
                 if self._capabilities is not None:  # a restarted master meets a replica that has long been up
                     self._tell(m.Ready(self._capabilities))
@@ -248,7 +263,7 @@ class Replica:
             case m.Refused(reason):
                 self._refused(reason)
             case m.Reregister() if not self._leave.done():
-                self._register()
+                self._register_again()
             case m.Drain(grace_s):
                 self._drain(grace_s)
             case m.ClientGone(client_id):
@@ -265,6 +280,7 @@ def main() -> None:
         sys.exit("the parent ended before it said what to run")
     spec = msgspec.json.decode(line, type=ReplicaSpec)
     die_with_parent(spec.parent_pid)
+    notices.keep(spec.notify_fd)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     configure_logging(spec.log)
     noise.silence()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -12,6 +14,7 @@ import zmq
 
 from app.cluster import messages as m
 from app.cluster import refs
+from app.cluster.access import Access
 from app.cluster.transport import Channel, Frames, dealer
 from app.protocol.errors import ApiError
 
@@ -70,16 +73,23 @@ class Stream:
 
 
 class Connection:
-    """One DEALER to one replica. `in_flight` is what balancing looks at."""
+    """One DEALER to one replica. `in_flight` is what balancing looks at; a `fresh` one came when others were there."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], info: m.ReplicaInfo, client_id: str, token: str
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        info: m.ReplicaInfo,
+        client_id: str,
+        access: Access,
+        *,
+        fresh: bool = False,
     ) -> None:
         self.info = info
+        self._came = time.monotonic() if fresh else -math.inf
         self._streams: dict[str, Stream] = {}
         self._calls: dict[str, asyncio.Future[bytes]] = {}
         self._call_count = 0
-        self._channel = Channel(dealer(context, info.address, client_id.encode(), token), self._on_message)
+        self._channel = Channel(dealer(context, info.address, client_id.encode(), access), self._on_message)
         self._reads_refs = self.local and refs.readable(info.pid)
         if self.local and not self._reads_refs:
             logger.warning("memory of replica process %d cannot be opened; large results take a slower way", info.pid)
@@ -87,6 +97,11 @@ class Connection:
     @property
     def in_flight(self) -> int:
         return len(self._streams)
+
+    @property
+    def fresh_s(self) -> float:
+        """Seconds since it came, infinite where it was one of the first."""
+        return time.monotonic() - self._came
 
     @property
     def replica(self) -> tuple[str, int]:

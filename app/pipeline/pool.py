@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable
 
 import zmq
 
 from app.cluster import messages as m
+from app.cluster.access import Access
+from app.pipeline.balance import Balancer
 from app.pipeline.connection import Connection
-from app.settings.schema import LoadBalancing, StageConfig
+from app.settings.schema import StageConfig
 
 _REREGISTER_S = 10.0
 """How long remote replicas have to register with a new master."""
-
-Choose = Callable[[list[Connection]], Connection]
 
 
 class StagePool:
@@ -26,15 +24,14 @@ class StagePool:
         stage: StageConfig,
         context: zmq.Context[zmq.Socket[bytes]],
         client_id: str,
-        token: str,
-        policy: LoadBalancing,
+        access: Access,
     ) -> None:
         self.stage = stage
         self.capabilities = m.Capabilities()
         self._context = context
         self._client_id = client_id
-        self._token = token
-        self._choose = chooser(policy)
+        self._access = access
+        self._balancer = Balancer(stage.lb_policy)
         self._connections: dict[tuple[int, str], Connection] = {}
         self._patient_until = 0.0
 
@@ -57,10 +54,11 @@ class StagePool:
                 continue
             if info is None or info.pid != connection.info.pid:
                 self._drop(key)
+        others = self.ready
         for key, info in wanted.items():
             known = self._connections.get(key)
             if known is None:
-                self._connections[key] = Connection(self._context, info, self._client_id, self._token)
+                self._connections[key] = Connection(self._context, info, self._client_id, self._access, fresh=others)
                 self.capabilities = info.capabilities
             else:
                 known.info = info
@@ -75,10 +73,10 @@ class StagePool:
     def _drop(self, key: tuple[int, str]) -> None:
         self._connections.pop(key).close()
 
-    def pick(self, tried: set[tuple[str, int]]) -> Connection | None:
+    def pick(self, tried: set[tuple[str, int]], body: bytes = b"") -> Connection | None:
         """A replica for a new request, none of `tried` (Connection.replica); None when there is none."""
         candidates = [x for x in self._connections.values() if x.accepts and x.replica not in tried]
-        return self._choose(candidates) if candidates else None
+        return self._balancer.choose(candidates, body) if candidates else None
 
     def holder(self, instance: str) -> Connection | None:
         """The connection to the engine of that name (Capabilities.instance), if it lives."""
@@ -102,36 +100,6 @@ class Holder:
         self.stage = pool.stage
         self._connection = connection
 
-    def pick(self, tried: set[tuple[str, int]]) -> Connection | None:
+    def pick(self, tried: set[tuple[str, int]], body: bytes = b"") -> Connection | None:
         """The replica, as long as it has not been tried; draining it still answers for what it holds."""
         return None if self._connection.replica in tried else self._connection
-
-
-def chooser(policy: LoadBalancing) -> Choose:
-    """The function that picks one of several replicas."""
-    match policy:
-        case "random":
-            return random.choice
-        case "round-robin":
-            return _RoundRobin()
-        case "least-queue-length":
-            return _least_queue
-
-
-def _least_queue(candidates: list[Connection]) -> Connection:
-    """Fewest requests of our own; among equals the shortest reported queue (other API workers fill it too)."""
-
-    def busy(connection: Connection) -> tuple[int, int, float]:
-        load = connection.info.load
-        return connection.in_flight, load.running + load.waiting, random.random()
-
-    return min(candidates, key=busy)
-
-
-class _RoundRobin:
-    def __init__(self) -> None:
-        self._turn = 0
-
-    def __call__(self, candidates: list[Connection]) -> Connection:
-        self._turn += 1
-        return sorted(candidates, key=lambda x: x.info.replica_id)[self._turn % len(candidates)]

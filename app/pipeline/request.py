@@ -98,7 +98,7 @@ class RequestStream:
         self._taken = False
         self._inputs.rewind()
         while True:
-            connection = self._pool.pick(self._tried) if len(self._tried) < _ATTEMPTS else None
+            connection = self._pool.pick(self._tried, self._body) if len(self._tried) < _ATTEMPTS else None
             if connection is None:
                 raise self._nobody()
             self._tried.add(connection.replica)

@@ -12,6 +12,7 @@ from litestar import Router
 from app.routes import (
     adapters,
     chat,
+    cluster,
     completions,
     docs,
     files,
@@ -85,6 +86,8 @@ handlers = [
             invocations.server_load,
             adapters.load_lora_adapter,
             adapters.unload_lora_adapter,
+            cluster.get_status,
+            cluster.scale_stage,
         ],
     )
 ]

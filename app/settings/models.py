@@ -43,8 +43,12 @@ async def prepare(settings: Settings, progress: Progress) -> Settings:
         return known[request]
 
     stages = []
+    external = {stage.stage_id for stage in settings.external_stages}
     for stage in settings.stages:
         located = stage
+        if stage.stage_id in external:
+            stages.append(stage)
+            continue
         if stage.model == "demo":
             located = _demo(stage)
         if request := _request(stage):
@@ -149,14 +153,14 @@ def _reason(errors: str, code: int | None) -> str:
 
 def _check(stage: StageConfig, directory: str, settings: Settings) -> None:
     """The files have the last word on which pipeline serves the model, and on the kind of its stage."""
-    open_pipeline = PIPELINES[settings.pipeline].open
-    if stage.model == "demo" or not (open_pipeline or settings.origins.get("pipeline", BY_MODEL) == BY_MODEL):
-        return
-    try:
     if stage.model_stage == ALIGNER:
         if (wrong := not_an_aligner(Path(directory))) is not None:
             raise StartupError(f"the model {stage.model} cannot align: {wrong}")
         return
+    open_pipeline = PIPELINES[settings.pipeline].open
+    if stage.model == "demo" or not (open_pipeline or settings.origins.get("pipeline", BY_MODEL) == BY_MODEL):
+        return
+    try:
         found = what_is(directory, None, stage_hints(stage.engine_args))
     except ValueError as error:
         raise StartupError(f"the model {stage.model} cannot be served: {error}") from None

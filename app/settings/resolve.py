@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.settings import rules
-from app.settings.access import take_keys
+from app.settings.access import take_keys, take_token
 from app.settings.environment import SETTINGS_FILE
 from app.settings.flags import flags
 from app.settings.hub import Hub, LookUp
 from app.settings.problems import ConfigError
 from app.settings.rules_memory import crowded
-from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig
+from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig, StageConfig
 from app.settings.sources import Given, Source, gather
-from app.settings.stages import NO_MODEL, ResolvedStages, resolve_stages
+from app.settings.stages import NO_MODEL, resolve_stages
 
 __all__ = ["ConfigError", "Resolution", "examine", "resolve"]
 
@@ -117,8 +117,10 @@ def _assemble(
     speech = _section(SpeechConfig, "speech", given, origins)
     log = _section(LogConfig, "log", given, origins)
     take_keys(server, given, origins, problems)
+    take_token(master, given, origins, problems)
     resolved = resolve_stages(model, given, problems, warnings, look_up)
-    _route(master, resolved, given, origins, problems, warnings)
+    origins |= resolved.origins
+    _place(master, resolved.stages, origins)
     name = model or Path(given["deploy_config"].value).stem
     settings = Settings(
         model=name,
@@ -130,7 +132,7 @@ def _assemble(
         media=media,
         speech=speech,
         log=log,
-        origins=origins | resolved.origins,
+        origins=origins,
         created=int(time.time()),
     )
     rules.check(settings, problems)
@@ -138,23 +140,12 @@ def _assemble(
     return settings
 
 
-def _route(
-    master: MasterConfig,
-    resolved: ResolvedStages,
-    given: Mapping[str, Given],
-    origins: dict[str, str],
-    problems: list[str],
-    warnings: list[str],
-) -> None:
-    """What strategy.yaml says about routing holds unless a flag or a variable says something else."""
-    routing, chosen = resolved.routing, given.get("omni_lb_policy")
-    if routing is None:
-        return
-    if chosen is None:
-        master.lb_policy, origins["master.lb_policy"] = routing, resolved.strategy
-    elif chosen.value != routing:
-        told = problems if chosen.typed else warnings
-        told.append(f"{chosen.origin}: {chosen.value}, but {resolved.strategy} asks for {routing}")
+def _place(master: MasterConfig, stages: list[StageConfig], origins: dict[str, str]) -> None:
+    """How many replicas of the only local stage there are is said by a flag of its own."""
+    for stage in stages:
+        if stage.stage_id == master.stage_id and master.local_replicas:
+            stage.num_replicas = master.local_replicas
+            origins[f"stages[{stage.stage_id}].num_replicas"] = origins["master.local_replicas"]
 
 
 def _section(kind: type[Section], name: str, given: Mapping[str, Given], origins: dict[str, str]) -> Section:

@@ -32,6 +32,8 @@ def check(settings: Settings, problems: list[str]) -> None:
     problems += _media(settings.media)
     problems += _speech(settings.speech)
     problems += _reach(settings.master)
+    problems += _hosts(settings)
+    problems += _ray(settings.master)
     problems += _log(settings.log)
     for stage in settings.stages:
         where = f"stage {stage.stage_id} ({stage.name})"
@@ -100,6 +102,32 @@ def _reach(master: MasterConfig) -> Iterator[str]:
             f"the master at {master.address}:{master.port} can be reached from other machines: give --omni-token "
             "(or OMNI_TOKEN), the same on every host, so that only your replicas can join"
         )
+
+
+def _ray(master: MasterConfig) -> Iterator[str]:
+    if master.worker_backend != "ray":
+        if master.ray_address:
+            yield "--ray-address means nothing without --worker-backend ray"
+    elif not master.port or not master.token:
+        yield (
+            "--worker-backend ray places replicas on other hosts: give --omni-master-address and --omni-master-port, "
+            "where they reach this one, and --omni-token"
+        )
+
+
+def _hosts(settings: Settings) -> Iterator[str]:
+    master, ids = settings.master, [stage.stage_id for stage in settings.stages]
+    if master.encrypt and not master.token:
+        yield "--omni-encrypt makes its keys of the token: give --omni-token"
+    if master.stage_id is None:
+        if master.local_replicas:
+            yield "--omni-dp-size-local is for the stage of --stage-id; otherwise num_replicas of a stage says it"
+    elif master.stage_id not in ids:
+        origin = settings.origins["master.stage_id"]
+        yield f"{origin}: there is no stage {master.stage_id}; this model has {', '.join(map(str, ids))}"
+    elif settings.external_stages and not master.port:
+        others = ", ".join(f"{stage.stage_id} ({stage.name})" for stage in settings.external_stages)
+        yield f"--omni-master-port is missing: where stages {others} are, and this one, meet"
 
 
 def _log(log: LogConfig) -> Iterator[str]:

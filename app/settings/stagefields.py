@@ -9,6 +9,7 @@ from typing import Any, get_args
 import msgspec
 
 from app.settings.deploykeys import comes_later
+from app.settings.devices import parse_devices
 from app.settings.flags import Flag, by_engine_argument, flags
 from app.settings.problems import near
 from app.settings.schema import StageConfig, StageKind
@@ -203,18 +204,6 @@ def _replicas(value: Any) -> int:
     return count
 
 
-def _devices(value: Any) -> str:
-    """ "0", "0,1", 0, [0, 1] or "cpu"."""
-    names = [str(item) for item in value] if isinstance(value, list) else str(parse("str", value)).split(",")
-    names = [name.strip() for name in names]
-    for name in names:
-        if not re.fullmatch(r"\d+|cpu|GPU-[\w-]+|MIG-[\w-]+", name):
-            raise ValueError(f'expected device numbers such as "0,1", or cpu; got {value!r}')
-    if len(set(names)) < len(names):
-        raise ValueError(f"names a device twice: {value!r}")
-    return ",".join(names)
-
-
 def _environment(value: Any) -> dict[str, str]:
     return {str(name): str(parse("str", text)) for name, text in _mapping(value).items()}
 
@@ -251,7 +240,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "async_chunk": _flag,
     "input_timeout_s": _seconds,
     "prompt_template": _text,
-    "devices": _devices,
+    "devices": parse_devices,
     "num_replicas": _replicas,
     "env": _environment,
     "default_sampling_params": _mapping,

@@ -16,7 +16,7 @@ from app.settings.flags import Flag, by_engine_argument, by_key
 from app.settings.hub import LookUp
 from app.settings.inspection import Hints
 from app.settings.pipelines import CUSTOM
-from app.settings.schema import LoadBalancing, StageConfig
+from app.settings.schema import StageConfig
 from app.settings.sources import Given
 from app.settings.stagefields import StageValues, check_stage
 from app.settings.stagemodels import StageModels
@@ -32,13 +32,11 @@ _BY_STAGE = ("default_sampling_params", "stage_overrides")
 
 
 class ResolvedStages(msgspec.Struct, frozen=True):
-    """The stages in order of their ids; `origins` by path. `routing` and its `strategy`: what strategy.yaml says."""
+    """The stages in order of their ids; `origins` by path."""
 
     pipeline: str
     stages: list[StageConfig]
     origins: dict[str, str]
-    routing: LoadBalancing | None = None
-    strategy: str = ""
 
 
 def resolve_stages(
@@ -90,14 +88,14 @@ def resolve_stages(
     _check_owned(stages, given, problems, warnings)
     problems += _unowned(stages, [document for document in documents if document.name in explicit])
     if model and pipeline.name == CUSTOM and not any(stage.model == model for stage in stages):
+        told = problems if given["model"].typed else warnings
+        told.append(f"{given['model'].origin}: no stage takes {model}: each names a model of its own")
     aligner = aligner_stage(stages, given, problems, warnings)
     if aligner is not None:
         stages.append(aligner.config)
         builder.origins.update(aligner.origins)
-        told = problems if given["model"].typed else warnings
-        told.append(f"{given['model'].origin}: no stage takes {model}: each names a model of its own")
     origins = builder.origins | {"pipeline": f"{named.name}:{named.lines['pipeline']}" if named else BY_MODEL}
-    return ResolvedStages(pipeline.name, stages, origins, strategy.routing, strategy.name)
+    return ResolvedStages(pipeline.name, stages, origins)
 
 
 def _hints(given: Mapping[str, Given], by_stage: dict[str, dict[int, StageValues]], documents: list[Document]) -> Hints:

@@ -39,11 +39,10 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Strategy(msgspec.Struct, frozen=True):
-    """A checked file: a layer of settings by stage name, and the one way of routing that it names."""
+    """A checked file: a layer of settings by stage name."""
 
     name: str = ""
     stages: dict[str, Layer] = {}
-    routing: LoadBalancing | None = None
 
 
 def read_strategy(path: str, problems: list[str]) -> Strategy:
@@ -63,10 +62,7 @@ def read_strategy(path: str, problems: list[str]) -> Strategy:
         where = f"{path}: strategies.{stage}"
         problems += (f"{where}: {problem}" for problem in _problems(axes))
         stages[stage] = Layer(path, _values(axes), _located(stage, axes, lines))
-    routings = {axis.routing for axes in strategies.values() for axis in axes if axis.routing}
-    if len(routings) > 1:
-        problems.append(f"{path}: one server has one routing, got {', '.join(sorted(routings))}")
-    return Strategy(path, stages, _ROUTINGS[routings.pop()] if len(routings) == 1 else None)
+    return Strategy(path, stages)
 
 
 def check_names(strategy: Strategy, known: list[str], problems: list[str]) -> None:
@@ -84,6 +80,8 @@ def _problems(axes: list[Axis]) -> list[str]:
         problems.append("an axis is given twice")
     if "ep" in sizes and sizes["ep"] != sizes.get("tp", 1) * sizes.get("dp", 1):
         problems.append(f"the size of ep must be that of tp x dp, {sizes.get('tp', 1) * sizes.get('dp', 1)}")
+    if len({axis.routing for axis in axes if axis.routing}) > 1:
+        problems.append("a stage has one routing")
     problems += (
         f"routing does not belong to {axis.axis}" for axis in axes if axis.routing and axis.axis not in _ROUTED
     )
@@ -94,6 +92,8 @@ def _values(axes: list[Axis]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     arguments: dict[str, Any] = {}
     for axis in axes:
+        if axis.routing:
+            values["lb_policy"] = _ROUTINGS[axis.routing]
         match axis.axis:
             case "stage_replica":
                 values["num_replicas"] = axis.size
@@ -111,4 +111,6 @@ def _located(stage: str, axes: list[Axis], lines: dict[str, int]) -> dict[str, i
         name = _ARGUMENTS.get(axis.axis, "enable_expert_parallel")
         path = "num_replicas" if axis.axis == "stage_replica" else f"engine_args.{name}"
         located[path] = lines[f"strategies.{stage}[{index}]"]
+        if axis.routing:
+            located["lb_policy"] = located[path]
     return located

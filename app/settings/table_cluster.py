@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from app.settings.flags import Flag
-from app.settings.schema import LoadBalancing, MasterConfig
+from app.settings.schema import LoadBalancing, MasterConfig, StageKind
 
 _DEFAULT = MasterConfig()
 
@@ -81,11 +81,11 @@ CLUSTER = (
         name="stage-id",
         kind="int",
         group="cluster",
-        target="input",
+        target="master.stage_id",
+        default=_DEFAULT.stage_id,
         least=0,
-        commands=("headless",),
         short=True,
-        help="The stage that this process runs.",
+        help="headless: the stage to run. serve: the only stage to run here; the others join from other hosts.",
     ),
     Flag(
         name="omni-master-address",
@@ -124,6 +124,16 @@ CLUSTER = (
         help="Address under which the server reaches this replica. Default: the one on the route to the master.",
     ),
     Flag(
+        name="omni-dp-size-local",
+        kind="int",
+        group="cluster",
+        target="master.local_replicas",
+        default=_DEFAULT.local_replicas,
+        least=1,
+        metavar="N",
+        help="How many replicas of the stage of --stage-id to run here, each on its part of the stage's devices.",
+    ),
+    Flag(
         name="omni-token",
         kind="str",
         group="cluster",
@@ -134,14 +144,51 @@ CLUSTER = (
         help="Secret shared by server and headless replicas. Needed when the master listens beyond this machine.",
     ),
     Flag(
+        name="omni-token-file",
+        kind="str",
+        group="cluster",
+        target="input",
+        metavar="FILE",
+        help="File that holds the token of --omni-token, which is read in its place.",
+    ),
+    Flag(
+        name="omni-encrypt",
+        kind="bool",
+        group="cluster",
+        target="master.encrypt",
+        default=_DEFAULT.encrypt,
+        help="Encrypt what goes between the hosts (ZeroMQ's CURVE), with keys made of the token; the same on all.",
+    ),
+    Flag(
+        name="worker-backend",
+        kind="str",
+        group="cluster",
+        target="master.worker_backend",
+        default=_DEFAULT.worker_backend,
+        choices=("multi_process", "ray"),
+        commands=("serve",),
+        help="Who starts the server's replicas: this host, or a Ray cluster, which places them by their resources.",
+    ),
+    Flag(
+        name="ray-address",
+        kind="str",
+        group="cluster",
+        target="master.ray_address",
+        default=_DEFAULT.ray_address,
+        metavar="HOST:PORT",
+        commands=("serve",),
+        help="Ray cluster of --worker-backend ray. Default: the one that this host is part of.",
+    ),
+    Flag(
         name="omni-lb-policy",
         kind="str",
         group="cluster",
-        target="master.lb_policy",
-        default=_DEFAULT.lb_policy,
+        target="stage.lb_policy",
+        default="least-queue-length",
         choices=get_args(LoadBalancing),
+        kinds=get_args(StageKind),
         commands=("serve",),
-        help="How requests are spread over the replicas of a stage.",
+        help="How requests are spread over the replicas of a stage; lb_policy of a stage in a deploy file.",
     ),
     Flag(
         name="stage-init-timeout",

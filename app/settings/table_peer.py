@@ -7,7 +7,7 @@ from typing import Any
 from app.settings.flags import Flag
 from app.settings.values import ValueKind
 
-_OMNI, _HOSTS, _REST = 6, 7, 8
+_REST = 8
 
 
 def _planned(part: int, name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
@@ -21,12 +21,6 @@ def _refused(name: str, reason: str, kind: ValueKind = "str", aliases: tuple[str
 
 
 PLANNED = (
-    _planned(_OMNI, "forced-aligner", "str", "Model that adds a time to each word of speech."),
-    _planned(_OMNI, "forced-aligner-config", "str", "YAML file with the settings of that model.", metavar="FILE"),
-    _planned(_OMNI, "forced-aligner-device", "str", "Devices of that model."),
-    _planned(_HOSTS, "omni-dp-size-local", "int", "Replicas that `omni-app headless` starts.", least=1),
-    _planned(_HOSTS, "worker-backend", "str", "How replicas are started.", choices=("multi_process", "ray")),
-    _planned(_HOSTS, "ray-address", "str", "Ray cluster on which replicas run."),
     _planned(_REST, "enable-orch-monitor", "bool", "Write what the orchestrator does as JSON."),
     _planned(_REST, "enable-ar-profiler", "bool", "Tell how long each text stage took."),
     _planned(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from app.cluster import exposure
@@ -37,7 +39,7 @@ def test_all_addresses_are_none_that_others_can_connect_to(monkeypatch: pytest.M
 
 
 def specs(config: Settings) -> list[str]:
-    supervisor = Supervisor(config, Registry(config, "ipc:///nowhere/registry.sock"), None)  # type: ignore[arg-type]
+    supervisor = Supervisor(config, Registry(config, "ipc:///nowhere/registry.sock"), Path("/nowhere"))
     return [supervisor._spec(stage, 0).bind_tcp for stage in config.stages]
 
 

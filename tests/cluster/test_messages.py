@@ -40,13 +40,15 @@ REGISTRY: list[m.Message] = [
     m.Heartbeat("up", 4, m.Load(1, 0, 9, 5000)),
     m.Ready(m.Capabilities(["chat"], 10, ["text"], ["text", "audio"], 8)),
     m.Subscribe(m.PROTOCOL, "client", 5),
-    m.Membership(3, 4, [INFO], [(0, 1, 2)], [ADAPTER]),
+    m.Membership(3, 4, [INFO], [(0, 1, 2)], [ADAPTER], [(0, 2)]),
     m.ClientGone("client"),
     m.Adapters([ADAPTER]),
     m.KeepAdapter(ADAPTER),
     m.DropAdapter(0, "name"),
     m.Drain(1.5),
     m.Bye("reason"),
+    m.Gone("tcp://[::1]:5", "exit code 1"),
+    m.Scale(0, 3, "2,3"),
 ]
 DATA: list[m.Message] = [
     m.Submit("r", "chat", "name", 5, True),

@@ -12,6 +12,7 @@ import zmq
 
 from app.cluster import messages as m
 from app.cluster import pull
+from app.cluster.access import Access
 from app.cluster.pull import PIECE, Puller, PullError, PullTimeoutError
 from app.cluster.refs import Ref, RefStore
 from app.cluster.transport import Authenticator, Channel, Frames, bind, new_context, router
@@ -19,6 +20,7 @@ from tests.clusters import TOKEN, eventually, peer
 
 LARGE = 12 * PIECE + 3
 _PATTERN = bytes(range(251)) * 997  # no two pieces are equal
+ACCESS = Access(TOKEN)
 
 
 class Producer:
@@ -31,9 +33,9 @@ class Producer:
         self.releases_after = -1
         self.mute = False
         self._context = new_context()
-        self._authenticator = Authenticator(self._context, TOKEN)
+        self._authenticator = Authenticator(self._context, ACCESS)
         self._authenticator.start()
-        socket = router(self._context)
+        socket = router(self._context, ACCESS)
         bind(socket, "tcp://127.0.0.1:*")
         self.address = socket.get_string(zmq.LAST_ENDPOINT)
         self._channel = Channel(socket, self._on_message)
@@ -82,7 +84,7 @@ async def context() -> AsyncIterator[zmq.Context[zmq.Socket[bytes]]]:
 
 @pytest_asyncio.fixture
 async def puller(context: zmq.Context[zmq.Socket[bytes]]) -> AsyncIterator[Puller]:
-    one = Puller(context, TOKEN)
+    one = Puller(context, ACCESS)
     yield one
     one.close()
 
@@ -116,7 +118,7 @@ async def test_others_are_served_meanwhile(producer: Producer, puller: Puller) -
 
 
 async def test_who_has_another_token_gets_nothing(producer: Producer, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-    stranger = Puller(context, "a guess")
+    stranger = Puller(context, Access("a guess"))
     with pytest.raises(PullError, match="refuses our token"):
         await stranger.pull(producer.address, producer.hold(PIECE))
     assert producer.pieces == 0
@@ -170,7 +172,7 @@ async def test_nothing_of_a_transfer_stays(producer: Producer, context: zmq.Cont
         return len(os.listdir("/proc/self/fd"))
 
     async def round_trip() -> None:
-        one = Puller(context, TOKEN)
+        one = Puller(context, ACCESS)
         await one.pull(producer.address, producer.hold(2 * PIECE))
         one.close()
         producer.refs.release(b"c", "r")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from app.cluster import messages as m
-from app.cluster.registry import Key, Registry
+from app.cluster.registry import Registry
+from app.cluster.roster import Key
 from app.cluster.rundir import StartupError
 from app.settings.schema import Settings
 from tests.clusters import TOKEN, Peer, eventually, free_port, peer, registration, running_registry, settings, with_tcp
@@ -25,7 +26,7 @@ def patient(heartbeat_s: float = 30) -> Settings:
     """Nothing is pushed by the clock: what arrives was pushed by a change."""
     config = settings()
     config.master.token = TOKEN
-    config.master.heartbeat_s = heartbeat_s
+    config.master.heartbeat_s, config.master.heartbeat_timeout = heartbeat_s, 3 * heartbeat_s
     return config
 
 
@@ -63,8 +64,9 @@ async def test_a_replica_is_welcomed_and_every_change_is_pushed_at_once(tmp_path
         one.send(m.Heartbeat("draining", 1, m.Load(3, 4, 5)))
         (info,) = (await worker.get(m.Membership)).replicas
         assert (info.state, info.load) == ("draining", m.Load(3, 4, 5))
-        one.send(m.Bye())
-        assert (await worker.get(m.Membership)).replicas == []
+        one.send(m.Bye("killed"))
+        (info,) = (await worker.get(m.Membership)).replicas
+        assert (info.state, info.note, info.load) == ("down", "killed", m.Load())
 
 
 async def test_the_wrong_token_never_reaches_the_registry(tmp_path: Path) -> None:
@@ -86,10 +88,8 @@ async def test_the_wrong_token_never_reaches_the_registry(tmp_path: Path) -> Non
         ({"protocol": m.PROTOCOL + 1}, ["protocol", "install the same version"]),
         ({"version": "0.0.1"}, ["0.0.1", "install the same version"]),
         ({"stage_id": 9}, ["no stage 9", "[0]"]),
-        (
-            {"config_digest": "other", "model": "theirs"},
-            ["stage 0 (stub)", "'theirs'", "'stub'", "same model"],
-        ),
+        ({"model": "theirs"}, ["stage 0 (stub)", "'theirs'", "'stub'", "same"]),
+        ({"config_digest": "other"}, ["stage 0 (stub)", "configuration", "same flags and files"]),
     ],
 )
 async def test_a_mismatch_is_refused_with_the_reason(tmp_path: Path, changes: dict[str, Any], words: list[str]) -> None:
@@ -129,7 +129,7 @@ async def test_silence_makes_suspect_then_lost(tmp_path: Path) -> None:
                 await worker.get(m.Membership, where=lambda x, state=state: states(x) == [state])
             one.send(m.Heartbeat("up", 1, m.Load()))
             await worker.get(m.Membership, where=lambda x: states(x) == ["up"])
-            await worker.get(m.Membership, where=lambda x: states(x) == [])
+            await worker.get(m.Membership, where=lambda x: states(x) == ["down"])
             assert given_up == [(0, 0)]
             assert "no heartbeat" in registry.failure((0, 0))
             one.send(m.Heartbeat("up", 2, m.Load()))

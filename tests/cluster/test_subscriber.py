@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from app.cluster import messages as m
+from app.cluster.access import Access
 from app.cluster.subscriber import Subscriber
 from app.cluster.transport import new_context
 from tests.clusters import eventually, peer, registration, running_registry, settings
@@ -40,7 +41,12 @@ class Worker:
         self.memberships: list[m.Membership] = []
         self.lost: list[int] = []
         self.subscriber = Subscriber(
-            self.context, f"ipc://{path}/registry.sock", "", "me", self.memberships.append, lambda: self.lost.append(1)
+            self.context,
+            f"ipc://{path}/registry.sock",
+            Access(),
+            "me",
+            self.memberships.append,
+            lambda: self.lost.append(1),
         )
 
 

@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from app.cluster import transport
+from app.cluster.access import Access
 from app.cluster.transport import Authenticator, AuthWatch, Channel, Frames, new_context, router, watched_dealer
 from tests.clusters import eventually, free_port
 
@@ -19,11 +20,11 @@ Handler = Callable[[Frames], None]
 
 
 @asynccontextmanager
-async def server(address: str, token: str, handler: Handler) -> AsyncIterator[Channel]:
-    context = new_context()
-    authenticator = Authenticator(context, token)
+async def server(address: str, token: str, handler: Handler, *, encrypt: bool = False) -> AsyncIterator[Channel]:
+    context, access = new_context(), Access(token, encrypt)
+    authenticator = Authenticator(context, access)
     authenticator.start()
-    socket = router(context)
+    socket = router(context, access)
     socket.bind(address)
     channel = Channel(socket, handler)
     try:
@@ -36,10 +37,10 @@ async def server(address: str, token: str, handler: Handler) -> AsyncIterator[Ch
 
 @asynccontextmanager
 async def client(
-    address: str, token: str, handler: Handler = lambda _: None, identity: bytes = b"me"
+    address: str, token: str, handler: Handler = lambda _: None, identity: bytes = b"me", *, encrypt: bool = False
 ) -> AsyncIterator[tuple[Channel, AuthWatch]]:
     context = new_context()
-    socket, watch = watched_dealer(context, address, identity, token)
+    socket, watch = watched_dealer(context, address, identity, Access(token, encrypt))
     channel = Channel(socket, handler)
     try:
         yield channel, watch
@@ -202,7 +203,7 @@ async def test_last_words_are_written_before_the_context_ends(tmp_path: Path) ->
     address, heard = f"ipc://{tmp_path}/s.sock", []
     async with server(address, "", lambda x: heard.append(x[1].bytes)):
         context = new_context()
-        socket, watch = watched_dealer(context, address, b"me", "")
+        socket, watch = watched_dealer(context, address, b"me", Access())
         mine = Channel(socket, lambda _: None)
         mine.send([b"hello"])
         await eventually(lambda: heard == [b"hello"])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.cluster import messages as m
+from app.cluster.access import Access
 from app.cluster.refs import Ref
 from app.cluster.transport import new_context
 from app.engines import stubpictures
@@ -28,7 +29,7 @@ NOWHERE = m.ReplicaInfo(0, 0, "ipc:///nowhere/r.sock", "up", "here", 1, m.Load()
 @asynccontextmanager
 async def to_nowhere() -> AsyncIterator[Connection]:
     context = new_context()
-    connection = Connection(context, NOWHERE, "client", "")
+    connection = Connection(context, NOWHERE, "client", Access())
     try:
         yield connection
     finally:
@@ -44,7 +45,7 @@ async def to_a_replica(
     config.stages[0].shm_threshold_bytes = threshold
     async with cluster(path, config) as (orchestrator, _):
         context = new_context()
-        connection = Connection(context, orchestrator.status()[0].replicas[0], "another client", "")
+        connection = Connection(context, orchestrator.status()[0].replicas[0], "another client", Access())
         try:
             yield orchestrator, connection
         finally:
@@ -202,7 +203,7 @@ async def test_pictures_arrive_equal_on_either_way(tmp_path: Path, threshold: in
 async def test_a_replica_elsewhere_is_not_asked_for_refs() -> None:
     context = new_context()
     info = m.ReplicaInfo(0, 0, "tcp://127.0.0.1:9", "up", "there", os.getpid(), m.Load(), m.Capabilities())
-    connection = Connection(context, info, "client", "")
+    connection = Connection(context, info, "client", Access())
     submit = m.Submit("r", "image")
     connection.submit(submit, b"")
     connection.close()

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from app.cluster import messages as m
+from app.cluster.access import Access
 from app.cluster.transport import new_context
 from app.pipeline.graph import Graph, unavailable
 from app.pipeline.pool import StagePool
@@ -29,7 +30,7 @@ async def graph() -> AsyncIterator[Graph]:
     """A thinker that is an entry, a talker that is none, a painter that is another entry."""
     context = new_context()
     stages = [stage(0, "thinker"), stage(1, "talker", entry=False), stage(2, "painter")]
-    made = Graph([StagePool(x, context, "client", "", "random") for x in stages])
+    made = Graph([StagePool(x, context, "client", Access()) for x in stages])
     yield made
     for pool in made.pools.values():
         pool.close()
@@ -106,7 +107,7 @@ def spoken_and_drawn() -> list[StageConfig]:
 @pytest.fixture
 async def branched() -> AsyncIterator[Graph]:
     context = new_context()
-    made = Graph([StagePool(x, context, "client", "", "random") for x in spoken_and_drawn()])
+    made = Graph([StagePool(x, context, "client", Access()) for x in spoken_and_drawn()])
     made.pools[0].update([msgspec.structs.replace(up(0), capabilities=TEXT)])
     made.pools[1].update(
         [msgspec.structs.replace(up(1), capabilities=m.Capabilities(["speech"], card='{"voices": []}'))]

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from app.cluster import messages as m
+from app.cluster.access import Access
 from app.cluster.transport import new_context
 from app.pipeline.connection import Connection, ReplicaLostError
 from app.pipeline.pool import StagePool
@@ -44,7 +45,9 @@ class Pools:
         self._made: list[StagePool] = []
 
     def __call__(self, *replicas: m.ReplicaInfo, policy: LoadBalancing = "least-queue-length") -> StagePool:
-        pool = StagePool(settings().stages[0], self._context, "client", "", policy)
+        stage = settings().stages[0]
+        stage.lb_policy = policy
+        pool = StagePool(stage, self._context, "client", Access())
         self._made.append(pool)
         pool.update(list(replicas))
         return pool

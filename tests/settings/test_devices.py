@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.devices import replica_devices
+from app.settings.devices import device_sets, replica_devices
 from app.settings.schema import StageConfig
 
 
@@ -31,4 +31,4 @@ def test_replicas_have_their_own_devices_where_there_are_enough(
         engine_args={"tensor_parallel_size": tensor_parallel_size},
     )
     assert [replica_devices(stage, replica) for replica in range(replicas)] == expected
-    assert replica_devices(stage, -1) == devices
+    assert device_sets(stage, 1) == [",".join(devices.split(",")[:tensor_parallel_size])]

@@ -39,7 +39,8 @@ def test_axes_become_sizes_with_their_lines(resolved: Any, tmp_path: Path) -> No
     assert stage.num_replicas == 3
     assert settings.origins["stages[0].engine_args.pipeline_parallel_size"] == f"{tmp_path}/s.yaml:4"
     assert settings.origins["stages[0].num_replicas"] == f"{tmp_path}/s.yaml:6"
-    assert settings.master.lb_policy == "round-robin"
+    assert stage.lb_policy == "round-robin"
+    assert settings.origins["stages[0].lb_policy"] == f"{tmp_path}/s.yaml:6"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_axes_become_sizes_with_their_lines(resolved: Any, tmp_path: Path) -> No
                 {"axis": "dp", "size": 2, "routing": "random"},
                 {"axis": "stage_replica", "size": 2, "routing": "least_queue"},
             ),
-            "one server has one routing, got least_queue, random",
+            "strategies.llm: a stage has one routing",
         ),
         (strategies({"axis": "dp", "size": 2, "l1_owner": "x"}), "unknown field `l1_owner`"),
         ("", "--strategy-config: "),
@@ -90,13 +91,13 @@ def test_flags_and_variables_are_stronger_and_a_warning_says_so(resolved: Any, t
     assert variable.settings.stages[0].engine_args["tensor_parallel_size"] == 4
 
 
-def test_a_policy_that_contradicts_the_routing(resolved: Any) -> None:
+def test_a_policy_that_is_typed_is_stronger_than_the_routing(resolved: Any) -> None:
     text = strategies({"axis": "stage_replica", "size": 2, "routing": "random"})
-    assert resolved(text, omni_lb_policy="random").settings.master.lb_policy == "random"
-    with pytest.raises(ConfigError, match=r"flag --omni-lb-policy: round-robin, but .*s\.yaml asks for random"):
-        resolved(text, omni_lb_policy="round-robin")
-    variable = resolved(text, environ={"OMNI_LB_POLICY": "round-robin"})
-    assert (variable.settings.master.lb_policy, len(variable.warnings)) == ("round-robin", 1)
+    same = resolved(text, omni_lb_policy="random")
+    assert (same.settings.stages[0].lb_policy, same.warnings) == ("random", [])
+    other = resolved(text, environ={"OMNI_LB_POLICY": "round-robin"})
+    assert other.settings.stages[0].lb_policy == "round-robin"
+    assert "lb_policy of stage 0 is round-robin, not random as in" in other.warnings[0]
 
 
 def test_too_few_devices_for_the_strategy(resolved: Any) -> None:
