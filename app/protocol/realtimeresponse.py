@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from app.cluster.messages import Usage
-from app.protocol.errors import ApiError, invalid
+from app.protocol.errors import ApiError
 from app.protocol.fields import FieldDecoder
 from app.protocol.realtimeitems import (
     FunctionCall,
@@ -27,7 +27,6 @@ from app.protocol.realtimesession import (
     Temperature,
     ToolChoice,
     Tools,
-    check_writable,
     explained,
     modern,
     one_modality,
@@ -88,11 +87,9 @@ def response_params(fields: Mapping[str, Any]) -> ResponseParams:
     """
     moved: dict[str, str] = {}
     try:
-        params = _decoder.build(modern(fields, moved))
+        return _decoder.build(modern(fields, moved))
     except ApiError as error:
         raise explained(error, moved, "response") from None
-    check_writable(params.tools, "response.tools")
-    return params
 
 
 class Asked(msgspec.Struct, kw_only=True):
@@ -211,13 +208,3 @@ def response_usage(usage: Usage) -> dict[str, Any]:
         },
         "output_token_details": {"text_tokens": made - sound_out, "audio_tokens": sound_out},
     }
-
-
-def unknown_item(item_id: str, param: str) -> ApiError:
-    """404: the conversation has no item of that id."""
-    return ApiError(404, f"{param}: the conversation has no item {item_id[:70]!r}.", param=param, code="item_not_found")
-
-
-def already_there(item_id: str) -> ApiError:
-    """400: two items of a conversation cannot have one id."""
-    return invalid("item.id", f"the conversation has an item {item_id[:70]!r} already")

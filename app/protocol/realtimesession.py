@@ -168,26 +168,12 @@ def changed(session: Session, change: Mapping[str, Any]) -> Session:
     except ApiError as error:
         raise explained(error, moved, "session") from None
     new.output_modalities = one_modality(new.output_modalities)
-    check_writable(new.tools, "session.tools")
-    check_writable(new.tracing, "session.tracing")
     return new
 
 
 def one_modality(asked: Modalities) -> Modalities:
     """What is heard has a transcript in any case: both is what audio is."""
     return ["audio"] if "audio" in asked else ["text"]
-
-
-def check_writable(value: Any, param: str) -> None:
-    """What a client may fill as it likes is told to it again, and to the replica.
-
-    Raises:
-        ApiError: 400, it holds a number that JSON of ours cannot.
-    """
-    try:
-        msgspec.json.encode(value)
-    except (OverflowError, RecursionError):
-        raise invalid(param, "holds an integer of more than 64 bits, or is nested too deeply") from None
 
 
 def modern(fields: Mapping[str, Any], moved: dict[str, str]) -> dict[str, Any]:

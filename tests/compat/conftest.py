@@ -28,7 +28,7 @@ def speaking_stub() -> Iterator[Server]:
 SPEAKING_CHATS = """\
 pipeline: stub
 stages:
-  - {stage_id: 0, name: text, kind: stub}
+  - {stage_id: 0, name: text, kind: stub, engine_args: {hears: true}}
   - stage_id: 1
     name: speech
     kind: stub
@@ -50,12 +50,14 @@ def speaking_chats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
 
 @pytest.fixture(scope="session")
 def voice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two API workers and the voice of the demo, without the language model in front of it."""
+    """Two API workers and the voice of the demo, without the language model in front of it; its words can be timed."""
     deploy = tmp_path_factory.mktemp("voice") / "voice.yaml"
     deploy.write_text("pipeline: custom\nstages: [{stage_id: 0, name: speech, kind: speech, model: demo}]\n")
+    sizes = deploy.with_name("aligner.yaml")
+    sizes.write_text(f"model: {tiny_aligner()}\nmax_model_len: 1024\nkv_cache_memory_bytes: 67108864\nmax_num_seqs: 8\n")
     line = ("omni-app", "serve", "demo", "--port", "{port}", "--workers", "2", "--deploy-config", str(deploy))
-    with start_server(line) as server:
-        yield server.wait_ready(60)
+    with start_server((*line, "--forced-aligner-config", str(sizes))) as server:
+        yield server.wait_ready(120)
 
 
 @pytest.fixture(scope="session")

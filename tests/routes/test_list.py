@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from litestar.enums import ScopeType
+
 from tests.routes.serving import Served
 
 Route = tuple[str, str]
@@ -25,7 +27,9 @@ def documented(section: str) -> dict[Route, str]:
 def ours() -> Iterator[Route]:
     for route in Served().litestar.routes:
         path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
-        if not path.startswith("/docs"):
+        if route.scope_type == ScopeType.WEBSOCKET:
+            yield "WEBSOCKET", path
+        elif not path.startswith("/docs"):
             yield from ((method, path) for method in getattr(route, "methods", ()) if method != "OPTIONS")
 
 
