@@ -2,7 +2,7 @@
 
 vLLM compares the ranges of multimodal items with the positions that it computes, not with the length of the prompt. So
 one item of the modality "conditioning" carries a row for each position of its chunk, those that will be decoded too,
-and the model gets the rows of the positions of each step. tests/engines/omni/test_guards_talker.py guards that.
+and the model gets the rows of the positions of each step. tests/engines/omni/talker/test_guards.py guards that.
 """
 
 from __future__ import annotations

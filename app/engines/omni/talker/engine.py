@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _NEEDED: Mapping[str, Any] = {
     "skip_tokenizer_init": True,  # the tokenizer is the thinker's; codec ids have none
-    "generation_config": "vllm",  # the checkpoint's is the thinker's: its end of text is an ordinary codec id
     "mm_processor_cache_gb": 0,  # no two items are equal
     "enable_prefix_caching": False,  # nor are two prompts
 }

@@ -125,6 +125,7 @@ class Session:
             repetition_penalty=chosen.repetition_penalty,
             seed=chosen.seed,
             stop_token_ids=self._stop_token_ids,
+            ignore_eos=True,  # the end of the checkpoint's generation_config.json is the thinker's
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
             extra_args=self._extra_args or None,

@@ -11,10 +11,12 @@ import torch
 from app.cluster import messages as m
 from app.cluster.tensors import Tensor
 from app.engines.omni.talker.engine import TalkerEngine
-from app.engines.omni.torchtensors import to_torch
+from app.engines.omni.torchtensors import from_torch, to_torch
 from app.protocol.speechtask import SpeechTask, encode_task
 
 Handovers = Iterable[Mapping[str, Tensor]]
+WIDTH = 128
+"""Of the tiny Qwen2.5-Omni thinker's rows."""
 GREEDY: dict[str, Any] = {"temperature": 0, "repetition_penalty": 1.0, "max_tokens": 64}
 
 
@@ -75,3 +77,13 @@ async def talk(engine: TalkerEngine, request: Talking, handovers: Handovers, pau
     assert request.events[0] == m.Accepted()
     assert request.events[1:] == [m.Usage(0, len(request.codes)), m.Done()]
     return request.codes
+
+
+def thought(prompt: int = 20, reply: int = 12, seed: int = 0) -> dict[str, Tensor]:
+    """Something to say that no thinker has thought: noise of the tiny model's width, as one handover."""
+    numbers = torch.Generator().manual_seed(seed)
+    return {
+        "token_ids": from_torch(torch.zeros(prompt + reply, dtype=torch.int32)),
+        "rows": from_torch(torch.randn(prompt + reply, WIDTH, generator=numbers)),
+        "mrope_positions": from_torch(torch.arange(prompt, dtype=torch.int32).repeat(3, 1)),
+    }
