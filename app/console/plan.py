@@ -130,7 +130,7 @@ def compute_dtype(stage: StageConfig) -> str:
 _NEEDS = {"llm": _llm_need, "diffusion": _diffusion_need, "speech": _speech_need, "generation": _generation_need}
 _PARTS = {"thinker": "thinker.", "talker": "talker."}
 _VOCODER = ("token2wav.", "code2wav.")
-"""How the names of weights begin in a checkpoint of all stages: those of one stage by its model_stage, the vocoder's."""
+"""How the names of weights begin in a checkpoint of all stages: of one by its model_stage, and of the vocoder."""
 _OTHER_WEIGHTS = ("*.onnx", "*.bin", "*.pt")
 
 

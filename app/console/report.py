@@ -29,6 +29,7 @@ _POLL_S = 0.1
 _ROUTES = {
     "text": ("POST /v1/chat/completions", "POST /v1/completions"),
     "speech": ("POST /v1/audio/speech", "GET  /v1/audio/voices"),
+    "spoken": ("GET  /v1/audio/voices",),
     "image": ("POST /v1/images/generations", "POST /v1/images/edits"),
     "audio": ("POST /v1/audio/generate",),
 }
@@ -38,7 +39,7 @@ _ALWAYS = ("GET  /v1/models", "GET  /health  /livez  /readyz  /version", "GET  /
 
 class Server(msgspec.Struct, frozen=True):
     """What there is to say about a server; `guarded` if clients need a key. `outputs` are those of its entry stages:
-    text, image, video, audio (that a diffusion model makes) and speech.
+    text, image, video, audio (that a diffusion model makes) and speech; spoken, where a model speaks its own answers.
 
     `uds` is the Unix socket in place of host and port, `certificate` the file that makes it speak HTTPS; with
     `client_certificates` every client needs one of its own.
@@ -150,6 +151,12 @@ def _chat(server: Server) -> str:
     return _curl(server, "/v1/chat/completions", {"messages": messages, "temperature": 0})
 
 
+def _spoken(server: Server) -> str:
+    messages = [{"role": "user", "content": "Hello! Who are you?"}]
+    body = {"messages": messages, "modalities": ["text", "audio"], "audio": {"format": "wav"}}
+    return f"{_curl(server, '/v1/chat/completions', body)} -o answer.json"
+
+
 def _picture(server: Server) -> str:
     body = {"prompt": "a red circle on a blue background", "response_format": "file"}
     return f"{_curl(server, '/v1/images/generations', body)} -o picture.png"
@@ -159,7 +166,7 @@ def _speech(server: Server) -> str:
     return f"{_curl(server, '/v1/audio/speech', {'input': 'Hello! How can I help you today?'})} -o speech.mp3"
 
 
-_EXAMPLES = {"text": _chat, "speech": _speech, "image": _picture}
+_EXAMPLES = {"text": _chat, "speech": _speech, "spoken": _spoken, "image": _picture}
 
 
 def _curl(server: Server, path: str, body: Mapping[str, object]) -> str:

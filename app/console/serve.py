@@ -20,6 +20,7 @@ from app.cluster.rundir import RunDir
 from app.console.report import Server
 from app.settings import engines
 from app.settings.environment import SETTINGS_FILE
+from app.settings.pipelines import PART_OF_A_MODEL
 from app.settings.problems import ConfigError
 from app.settings.resolve import examine
 from app.settings.schema import ServerConfig, Settings, StageConfig
@@ -173,6 +174,11 @@ def _launch(settings: Settings, address: str) -> int:
 
 
 def _made(stage: StageConfig) -> list[str]:
+    """What clients can ask the stage for, in the words of the announcement."""
+    if stage.kind == PART_OF_A_MODEL:
+        return ["spoken"]
+    if not stage.entry:
+        return []
     return ["speech"] if stage.kind == "speech" else stage.outputs
 
 
@@ -186,7 +192,7 @@ def _start_reporter(settings: Settings) -> None:
         root_path=settings.server.root_path,
         model=settings.served_model_names[0],
         guarded=bool(settings.server.api_keys),
-        outputs=tuple(dict.fromkeys(output for stage in settings.stages if stage.entry for output in _made(stage))),
+        outputs=tuple(dict.fromkeys(output for stage in settings.stages for output in _made(stage))),
         uds=settings.server.uds,
         certificate=settings.server.ssl_certfile,
         client_certificates=settings.server.ssl_cert_reqs == 2,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
 
@@ -48,6 +49,7 @@ class ClientRequest:
         self._waiting = 0
         self._used = 0
         self._reading = False
+        self._gathered: deque[dict[str, Tensor]] | None = None
         self._outflow: Outflow | None = None
         self._done: m.Done | None = None
 
@@ -75,6 +77,15 @@ class ClientRequest:
 
     async def next_tensors(self) -> dict[str, Tensor] | None:
         """The next appended tensors; None after the last ones."""
+        if not self._client.exchange.whole:
+            return await self._read_tensors()
+        if self._gathered is None:
+            self._gathered = deque()
+            while (tensors := await self._read_tensors()) is not None:
+                self._gathered.append(tensors)
+        return self._gathered.popleft() if self._gathered else None
+
+    async def _read_tensors(self) -> dict[str, Tensor] | None:
         packed = await self.next_input()
         return None if packed is None else await self._client.exchange.read(packed)
 

@@ -38,7 +38,8 @@ class Clients:
     def listen(self, socket: zmq.Socket[bytes], address: str, puller: pull.Puller) -> Channel:
         """Serve the clients that come to this socket, and the replicas that pull, which reach it at `address`."""
         self._puller = puller
-        self._exchange = Exchange(self._refs, Source(self._stage.name, host_identity(), address), puller)
+        source = Source(self._stage.name, host_identity(), address)
+        self._exchange = Exchange(self._refs, source, puller, whole=not self._stage.async_chunk)
         self._channel = Channel(socket, self._on_message)
         return self._channel
 

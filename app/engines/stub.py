@@ -3,12 +3,14 @@
 Stage engine_args: `load_s` (seconds that loading takes), `load_error` (message to fail the load with), `load_exit`
 (exit code to die with while loading), `token_s` (seconds a token), `slots` (requests that run at once), `adapters`
 (take LoRA adapters, except at the path "/nope"), `holds` (answer requests of the kind "held" with its instance),
-`chats` (false: no text), `draws` (plain pictures), `speaks` (a ramp of samples), `produces` and `consumes` (tensors,
-app/engines/stubtensors.py).
+`chats` (false: no text), `hears` (a word of chats for each sound), `draws` (plain pictures), `speaks` (a ramp of
+samples), `produces` (tensors, in chats too), `consumes` (such tensors), `talks` and `vocodes` (the later stages of an
+omni model): app/engines/stubtensors.py.
 A request body may hold `"stub": {...}`: `tokens` (default: the words of the last message), `token_s`, `fail_after`
 (tokens, then a 500), `exit_after` (tokens, then the process dies), `hang_after` (tokens, then silence),
 `refuse` (message of a 400 before Accepted). A picture task holds it in `extra`, and its tokens are steps; so does a
-speech task, and its tokens are frames of 200 ms.
+speech task, and its tokens are frames of 200 ms. Of a task that both a talker and a vocoder get, that is the talker's
+script; the vocoder's is under "vocoder".
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -27,6 +29,8 @@ import msgspec
 from app.cluster import messages as m
 from app.engines import stubspeech, stubtensors
 from app.engines.base import EngineError, Request
+from app.protocol.aligning import Alignment, AlignTask, Word
+from app.protocol.aligning import decode_task as decode_align
 from app.protocol.pictures import PictureTask, decode_task
 from app.protocol.speechtask import SpeechTask
 from app.protocol.speechtask import decode_task as decode_speech
@@ -44,10 +48,14 @@ class StubOptions(msgspec.Struct, forbid_unknown_fields=True):
     adapters: bool = False
     holds: bool = False
     chats: bool = True
+    hears: bool = False
     draws: bool = False
     speaks: bool = False
+    aligns: bool = False
     produces: bool = False
     consumes: bool = False
+    talks: bool = False
+    vocodes: bool = False
 
 
 class StubScript(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,8 +79,15 @@ class _Body(msgspec.Struct):
     def words(self) -> Iterator[str]:
         if self.stub.tokens is not None:
             return (f"w{i} " for i in range(self.stub.tokens))
-        text = str(self.messages[-1].get("content", "")) if self.messages else self.prompt
+        text = _text_of(self.messages[-1].get("content", "")) if self.messages else self.prompt
         return (word + " " for word in text.split()[: self.max_tokens])
+
+
+def _text_of(content: Any) -> str:
+    """What a message says; of other parts than text their types."""
+    if not isinstance(content, list):
+        return str(content)
+    return " ".join(str(part.get("text", part.get("type"))) for part in content)
 
 
 DRAWN = ("image", "image_edit", "image_variation")
@@ -103,10 +118,19 @@ class StubEngine:
         extra = [task for task, wanted in (("adapters", options.adapters), ("held", options.holds)) if wanted]
         text = ["chat", "completion"] if options.chats else []
         tensors = [stubtensors.MAKE] * options.produces + [stubtensors.TAKE] * options.consumes
-        tasks = [*text, *(DRAWN if options.draws else ()), *["speech"] * options.speaks, *tensors, *extra]
-        outputs = ["text"] * options.chats + ["image"] * options.draws + ["audio"] * options.speaks
-        card = CARD if options.draws else stubspeech.CARD if options.speaks else ""
-        return m.Capabilities(tasks, 4096, ["text"], outputs, options.slots, self._instance, card)
+        tensors += [stubtensors.TALK] * options.talks + [stubtensors.VOCODE] * options.vocodes
+        tasks = [
+            *text,
+            *(DRAWN if options.draws else ()),
+            *["speech"] * options.speaks,
+            *["align"] * options.aligns,
+            *tensors,
+            *extra,
+        ]
+        outputs = ["text"] * options.chats + ["image"] * options.draws + ["audio"] * (options.speaks or options.vocodes)
+        card = CARD if options.draws else stubspeech.CARD if options.speaks or options.vocodes else ""
+        inputs = ["text"] + ["audio"] * options.hears
+        return m.Capabilities(tasks, 4096, inputs, outputs, options.slots, self._instance, card)
 
     async def run(self, request: Request) -> None:
         if request.kind == "held":
@@ -134,11 +158,12 @@ class StubEngine:
             task = decode_task(request.body)
             script = msgspec.convert(task.extra.get("stub", {}), StubScript)
             return script, partial(self._draw, request, task, script)
-        if self._options.speaks and request.kind == "speech":
-            speech = decode_speech(request.body)
-            script = msgspec.convert(speech.extra.get("stub", {}), StubScript)
-            stubspeech.check(speech)
-            return script, partial(self._speak, request, speech, script)
+        if request.kind in ("speech", stubtensors.TALK, stubtensors.VOCODE):
+            return self._prepare_sound(request)
+        if self._options.aligns and request.kind == "align":
+            aligned = decode_align(request.body)
+            script = msgspec.json.decode(aligned.language or b"{}", type=StubScript)
+            return script, partial(self._align, request, aligned, script)
         body = msgspec.json.decode(request.body, type=_Body)
         step = partial(self._step, body.stub)
         if self._options.produces and request.kind == stubtensors.MAKE:
@@ -146,6 +171,19 @@ class StubEngine:
         if self._options.consumes and request.kind == stubtensors.TAKE:
             return body.stub, partial(stubtensors.take, request, body.stub.tokens, step, self._idle)
         return body.stub, partial(self._generate, request, body)
+
+    def _prepare_sound(self, request: Request) -> tuple[StubScript, Callable[[], Awaitable[None]]]:
+        task = decode_speech(request.body)
+        vocodes = request.kind == stubtensors.VOCODE
+        script = msgspec.convert(task.extra.get("vocoder" if vocodes else "stub", {}), StubScript)
+        stubspeech.check(task)
+        if request.kind == stubtensors.TALK:
+            return script, partial(stubtensors.talk, request, script.tokens, partial(self._step, script), self._idle)
+        if vocodes:
+            texts = ("" async for _ in stubtensors.handed(request, script.tokens, self._idle))
+        else:
+            texts = stubspeech.frames(request, task, script.tokens)
+        return script, partial(self._speak, request, task, script, texts)
 
     async def _draw(self, request: Request, task: PictureTask, script: StubScript) -> None:
         from app.engines import stubpictures  # numpy and Pillow, which text needs not
@@ -166,11 +204,11 @@ class StubEngine:
         request.emit(stubpictures.usage(task))
         request.emit(m.Done())
 
-    async def _speak(self, request: Request, task: SpeechTask, script: StubScript) -> None:
+    async def _speak(self, request: Request, task: SpeechTask, script: StubScript, texts: AsyncIterator[str]) -> None:
         speaker = stubspeech.Speaker(task)
         pause = self._options.token_s if script.token_s is None else script.token_s
         count = 0
-        async for text in stubspeech.frames(request, task, script.tokens):
+        async for text in texts:
             await self._misbehave(script, count)
             await asyncio.sleep(pause)
             await request.ready()
@@ -184,14 +222,26 @@ class StubEngine:
         request.emit(speaker.usage())
         request.emit(m.Done())
 
+    async def _align(self, request: Request, task: AlignTask, script: StubScript) -> None:
+        words = [Word(word, place / 10, place / 10 + 0.1) for place, word in enumerate(task.text.split())]
+        for position in range(len(words) + 1):
+            await self._misbehave(script, position)
+            await asyncio.sleep(script.token_s or 0)
+            self._load.steps += 1
+        request.emit(m.Document(msgspec.json.encode(Alignment(words))))
+        request.emit(m.Done())
+
     async def _generate(self, request: Request, body: _Body) -> None:
         script = body.stub
         pause = self._options.token_s if script.token_s is None else script.token_s
+        made = stubtensors.frames_of(request) if request.wants_tensors and self._options.produces else None
         count = 0
         for position, word in enumerate(body.words()):
             await self._misbehave(script, position)
             await asyncio.sleep(pause)
             self._load.steps += 1
+            if made is not None:
+                request.emit_tensors(made(position))
             for index in range(body.n):
                 request.emit(m.Delta(index, word))
             count += 1

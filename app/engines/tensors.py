@@ -19,11 +19,12 @@ INLINE = 256 << 10
 class Exchange:
     """Packs what this replica produced, holding what is large in `refs`, and reads what others did.
 
-    `source`: what others have to know to reach `refs`.
+    `source`: what others have to know to reach `refs`. `whole`: requests here begin when all of their input has come.
     """
 
-    def __init__(self, refs: RefStore, source: Source, puller: Puller) -> None:
+    def __init__(self, refs: RefStore, source: Source, puller: Puller, *, whole: bool = False) -> None:
         self.refs = refs
+        self.whole = whole
         self._source = source
         self._puller = puller
 

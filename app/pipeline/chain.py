@@ -22,9 +22,9 @@ class TensorChain:
     batches, each of one stage, the last one of every stage with its Done.
 
     Stages do not wait for each other's readers: text of the first one comes however far the last one is. Where one
-    fails or nothing moves on an edge in time, the others are aborted and iteration raises ApiError. `parts` are
-    requests that have not been started, in order. Always call `aclose`, once the events have been used: what the stages
-    hold for each other is released then at the latest.
+    fails or nothing moves on an edge in time, the others are aborted, and iteration raises ApiError after what had come
+    until then. `parts` are requests that have not been started, in order. Always call `aclose`, once the events have
+    been used: what the stages hold for each other is released then at the latest.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -33,6 +33,7 @@ class TensorChain:
         self._pending: dict[int, asyncio.Task[list[m.AnyEvent]]] = {}
         self._open = set(range(len(parts)))
         self._ready: deque[Batch] = deque()
+        self._failure: ApiError | None = None
         self._clock = asyncio.get_running_loop().time
         self._waited_until = 0.0
 
@@ -40,7 +41,7 @@ class TensorChain:
         """Return when all stages have accepted; what any of them refuses is raised before anything is made."""
         try:
             for part in reversed(self._parts):
-                await part.stream.start()
+                await _start(part)
         except BaseException as error:
             await self.aclose(reason_of(error))
             raise
@@ -48,27 +49,44 @@ class TensorChain:
         for edge in self._edges:
             edge.move()
 
+    @property
+    def last(self) -> int:
+        """Which of the stages feeds no other."""
+        return len(self._parts) - 1
+
+    @property
+    def cut_short(self) -> bool:
+        """The last stage is done, and the one before it is not."""
+        return self.last not in self._open and self.last - 1 in self._open
+
     def __aiter__(self) -> TensorChain:
         return self
 
     async def __anext__(self) -> Batch:
         while not self._ready:
+            if self._failure is not None:
+                raise self._failure
             if not self._open:
                 raise StopAsyncIteration
             await self._wait()
             try:
                 self._take_all()
             except ApiError as error:
-                self._open.clear()
-                await self._abort(reason_of(error))
-                raise
+                await self.fail(error)
         return self._ready.popleft()
+
+    async def fail(self, error: ApiError) -> None:
+        """Abort all stages; iteration raises the error after what has come."""
+        self._failure = error
+        await self._abort(reason_of(error))
 
     async def _wait(self) -> None:
         for position in self._open - self._pending.keys():
             self._pending[position] = asyncio.create_task(self._parts[position].stream.__anext__())
         for edge in self._edges:
             edge.pause(self._clock() - self._waited_until)
+        for before, behind in pairwise(self._edges):
+            behind.wait_for(before)
         due = min((edge.due for edge in self._edges), default=math.inf)
         patience = None if due == math.inf else max(0.0, due - self._clock())
         await asyncio.wait(self._pending.values(), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -119,3 +137,10 @@ class TensorChain:
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def _start(part: Part) -> None:
+    try:
+        await part.stream.start()
+    except ApiError as error:
+        raise part.told(error) from None

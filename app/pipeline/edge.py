@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from app.cluster import messages as m
@@ -15,12 +16,20 @@ RELEASE_STEP = 1 << 20
 """Used bytes of small tensors that are released together: a part of engines.outflow.WINDOW."""
 
 
+def _as_it_is(error: ApiError) -> ApiError:
+    return error
+
+
 class Part(NamedTuple):
-    """One stage of a request; it fails where nothing moves on the edge before it for `timeout_s` seconds."""
+    """One stage of a request; it fails where nothing moves on the edge before it for `timeout_s` seconds.
+
+    `told` makes of its refusal what the client is told.
+    """
 
     name: str
     stream: RequestStream
     timeout_s: float = math.inf
+    told: Callable[[ApiError], ApiError] = _as_it_is
 
 
 class _Passed(NamedTuple):
@@ -79,6 +88,11 @@ class TensorEdge:
     def pause(self, seconds: float) -> None:
         """For so long nobody has asked for the events of the two, which is not their fault."""
         self._since += seconds
+
+    def wait_for(self, before: TensorEdge) -> None:
+        """Nobody is to blame for silence here while the producer still gets input by the edge `before` it."""
+        if not (self._passed or before._ended):
+            self._since = max(self._since, before._since)
 
     def _on_consumed(self, count: int) -> None:
         self.move()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
@@ -12,6 +12,8 @@ from app.cluster.messages import Capabilities
 from app.pipeline.pool import StagePool
 from app.protocol.errors import ApiError
 
+_VOICES = frozenset({"speech", "code2wav"})
+"""Tasks of stages whose card has voices."""
 _WRITTEN = "image"
 """The task whose prompt a source writes where the stage has a prompt template."""
 
@@ -39,6 +41,16 @@ class Plan(NamedTuple):
     first: StagePool
     edges: tuple[Edge, ...] = ()
 
+    @property
+    def pools(self) -> list[StagePool]:
+        """All of them, in the order in which it passes them."""
+        return [self.first, *(edge.target for edge in self.edges)]
+
+    @property
+    def chained(self) -> bool:
+        """What speaks is no voice that reads the text but parts of the model itself, which are handed its tensors."""
+        return len(self.edges) > 1
+
 
 class Graph:
     """The stages of one pipeline. Several may be entries (a chat path and a picture path in one server)."""
@@ -57,7 +69,7 @@ class Graph:
         cards = []
         for pool in self.entries:
             own = pool.capabilities
-            behind = [edge.target for edge in self._from(pool)] if own.tasks else []
+            behind = self._beyond(pool) if own.tasks else []
             made = own.output_modalities + [name for target in behind for name in target.stage.outputs]
             merged.tasks += [x for x in own.tasks if x not in merged.tasks]
             merged.input_modalities += [x for x in own.input_modalities if x not in merged.input_modalities]
@@ -98,7 +110,15 @@ class Graph:
                 return pool
         if not self.known:
             raise unavailable([pool.stage.name for pool in self.entries if not pool.ready])
-        raise ApiError(404, f"the served model does not answer {kind} requests", code="unsupported_task")
+        raise ApiError(404, self._missing(kind), code="unsupported_task")
+
+    def _missing(self, kind: str) -> str:
+        if kind == "speech" and self.speaks:
+            return (
+                "the served model speaks its own answers and reads out no text: ask for one with "
+                'POST /v1/chat/completions and modalities ["text", "audio"]'
+            )
+        return f"the served model does not answer {kind} requests"
 
     def stage_for(self, task: str) -> StagePool:
         """The stage whose engine answers `task`, which may be one that takes no requests of clients.
@@ -108,6 +128,20 @@ class Graph:
         """
         inner = (pool for pool in self.pools.values() if not pool.stage.entry and task in pool.capabilities.tasks)
         return next(inner, None) or self.entry_for(task)
+
+    def voice(self) -> StagePool:
+        """The stage that has the voices: one that reads out texts, or one that makes a model's own speech heard.
+
+        Raises:
+            ApiError: 404, the served model does not speak; 503 while that stage has not told what it can do.
+        """
+        for pool in self.pools.values():
+            if not _VOICES.isdisjoint(pool.capabilities.tasks):
+                return pool
+        silent = [pool for entry in self.entries for pool in self._beyond(entry) if "audio" in pool.stage.outputs]
+        if silent:
+            raise unavailable([pool.stage.name for pool in silent])
+        return self.entry_for("speech")
 
     def route(self, task: str, modalities: Collection[str] = ()) -> Plan:
         """The stages for a request of that task, and none that it does not need.
@@ -121,19 +155,34 @@ class Graph:
         if task == _WRITTEN and entry.stage.prompt_template:
             edge = next(edge for edge in self._edges if edge.target is entry)
             return Plan(edge.source, (edge,))
-        wanted = [name for name in modalities if name not in entry.stage.outputs]
-        return Plan(entry, tuple(self._edge_to(entry, name) for name in wanted))
+        edges: list[Edge] = []
+        for modality in modalities:
+            if modality not in entry.stage.outputs:
+                edges += self._path(entry, modality) or _refuse(modality)
+        return Plan(entry, tuple(edges))
 
-    def _edge_to(self, entry: StagePool, modality: str) -> Edge:
-        for edge in self._from(entry):
+    def _path(self, pool: StagePool, modality: str) -> list[Edge]:
+        """From the stage to the next one behind it that makes the modality; empty if there is none."""
+        for edge in self._from(pool):
             if modality in edge.target.stage.outputs:
-                return edge
-        message = f"modalities: the served model does not answer with {modality} here."
-        raise ApiError(400, message, param="modalities", code="unsupported_parameter")
+                return [edge]
+            if rest := self._path(edge.target, modality):
+                return [edge, *rest]
+        return []
+
+    def _beyond(self, pool: StagePool) -> list[StagePool]:
+        """The stages that it feeds, and those that they feed in turn."""
+        fed = [edge.target for edge in self._from(pool)]
+        return [stage for target in fed for stage in (target, *self._beyond(target))]
 
     def _from(self, pool: StagePool) -> list[Edge]:
         """The edges to the stages that it feeds; those that only have their prompts written by it are none."""
         return [edge for edge in self._edges if edge.source is pool and not edge.target.stage.prompt_template]
+
+
+def _refuse(modality: str) -> NoReturn:
+    message = f"modalities: the served model does not answer with {modality} here."
+    raise ApiError(400, message, param="modalities", code="unsupported_parameter")
 
 
 @lru_cache(maxsize=8)

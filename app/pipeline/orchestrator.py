@@ -19,7 +19,7 @@ from app.pipeline.expansion import ExpandedStream, question
 from app.pipeline.graph import Graph, unavailable
 from app.pipeline.pool import Holder, StagePool
 from app.pipeline.request import CREDIT_WINDOW, RequestStream
-from app.pipeline.spoken import SpokenStream
+from app.pipeline.speaking import TALK, Spoken, kinds_behind, spoken_answer
 from app.protocol.aligning import AlignTaskOf
 from app.protocol.errors import ApiError
 from app.protocol.pictures import decode_task
@@ -175,19 +175,18 @@ class Orchestrator:
         model: str = "",
         limit_s: float = 0.0,
         streamed: bool = False,
-    ) -> SpokenStream:
-        """Send a chat to its stage and the task `speech` to the one that it feeds; `body` is the chat without either.
+    ) -> Spoken:
+        """Send a chat to its stage and the task `speech` to those behind it; `body` is the chat without that.
 
-        Returns once both have accepted; arguments and errors are those of `submit`.
+        Returns once all have accepted; arguments and errors are those of `submit`.
         """
-        text, (edge,) = self._graph.route("chat", ("audio",))
-        spoken = SpokenStream(
-            self._part(text, m.Submit(request_id, "chat", model, CREDIT_WINDOW), body, limit_s),
-            self._part(edge.target, m.Submit(request_id, "speech", "", CREDIT_WINDOW), speech, limit_s),
-            self._meter(text, model, streamed),
-            streams=edge.streams,
-            timeout_s=edge.timeout_s,
-        )
+        plan = self._graph.route("chat", ("audio",))
+        chat = m.Submit(request_id, "chat", model, CREDIT_WINDOW, tensors=plan.chained)
+        streams = [self._part(plan.first, chat, body, limit_s)]
+        for pool, kind in zip(plan.pools[1:], kinds_behind(plan), strict=True):
+            submit = m.Submit(request_id, kind, "", CREDIT_WINDOW, tensors=kind == TALK)
+            streams.append(self._part(pool, submit, speech, limit_s))
+        spoken = spoken_answer(plan, streams, self._meter(plan.first, model, streamed))
         await spoken.start()
         return spoken
 
@@ -256,8 +255,7 @@ class Orchestrator:
         Raises:
             ApiError: as Graph.route.
         """
-        plan = self._graph.route(task, modalities)
-        pools = [plan.first, *(edge.target for edge in plan.edges)]
+        pools = self._graph.route(task, modalities).pools
         return [list(self._graph.pools).index(pool.stage.stage_id) for pool in pools]
 
     def _part(self, pool: StagePool, submit: m.Submit, body: bytes, limit_s: float) -> RequestStream:
@@ -300,13 +298,13 @@ class Orchestrator:
         """
         return self._graph.stage_for(task).stage.stage_id
 
-    def card_of(self, task: str) -> str:
-        """What the stage that answers `task` tells of its parameters (Capabilities.card).
+    def voice_card(self) -> str:
+        """What the stage that has the voices tells of them: a SpeechCard, as JSON.
 
         Raises:
-            ApiError: 404, none does; 503 while that is not known.
+            ApiError: 404, the served model does not speak; 503 while that is not known.
         """
-        return self._graph.stage_for(task).capabilities.card
+        return self._graph.voice().capabilities.card
 
     def inputs_of(self, task: str) -> list[str]:
         """The modalities that the stage which answers `task` takes, in OpenAI's words.

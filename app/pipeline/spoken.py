@@ -6,11 +6,10 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-import msgspec
-
 from app.cluster import messages as m
 from app.pipeline.content import content_of
 from app.pipeline.request import RequestStream
+from app.pipeline.spokenevents import SpokenEvents
 from app.protocol.audiochat import of_audio
 from app.protocol.errors import ApiError
 from app.telemetry.requests import EndReason, RequestMeter, reason_of
@@ -35,9 +34,7 @@ class SpokenStream:
         self._meter = meter
         self._streams = streams
         self._held: list[str] = []
-        self._finish: list[m.AnyEvent] = []
-        self._usage: m.Usage | None = None
-        self._speech_usage = m.Usage(0, 0)
+        self._sorted = SpokenEvents()
         self._failure: ApiError | None = None
 
     async def start(self) -> None:
@@ -77,7 +74,7 @@ class SpokenStream:
         await self._wait()
         complete = self._speech.turn
         events: list[m.AnyEvent] = []
-        for side, take in ((self._text, self._take_text), (self._speech, self._take_speech)):
+        for side, take in ((self._text, self._take_text), (self._speech, self._sorted.of_sound)):
             try:
                 events += take(side.taken())
             except ApiError as error:
@@ -87,7 +84,7 @@ class SpokenStream:
         if self._failure is not None:
             await self._abort(reason_of(self._failure))
         elif all(side.done for side in self._sides):
-            events += [*self._finish, m.Done()]
+            events += self._sorted.ending()
         return events
 
     async def _wait(self) -> None:
@@ -97,18 +94,7 @@ class SpokenStream:
         await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
 
     def _take_text(self, batch: Sequence[m.AnyEvent]) -> list[m.AnyEvent]:
-        events: list[m.AnyEvent] = []
-        for event in batch:
-            match event:
-                case m.Finish():
-                    self._finish.append(event)
-                case m.Usage():
-                    self._usage = event
-                    events.append(_summed(event, self._speech_usage))
-                case m.Done():
-                    pass
-                case _:
-                    events.append(event)
+        events = self._sorted.of_text(batch)
         if batch:
             self._pass_on(content_of(events))
         return events
@@ -123,20 +109,6 @@ class SpokenStream:
             self._held = []
         if last:
             self._speech.begin_turn()
-
-    def _take_speech(self, batch: Sequence[m.AnyEvent]) -> list[m.AnyEvent]:
-        events: list[m.AnyEvent] = []
-        for event in batch:
-            match event:
-                case m.Usage():
-                    self._speech_usage = event
-                    if self._usage is not None:
-                        events.append(_summed(self._usage, event))
-                case m.Done():
-                    pass
-                case _:
-                    events.append(event)
-        return events
 
     async def aclose(self, reason: EndReason = "client_disconnect") -> None:
         """Abort what still runs, for `reason`, and free what the events referred to; may be called again."""
@@ -210,12 +182,3 @@ class _Side:
         if self.pending is not None and not self.pending.cancelled():
             self.pending.exception()
         self.pending = None
-
-
-def _summed(text: m.Usage, speech: m.Usage) -> m.Usage:
-    """What the client is told: the prompt is that of the text stage, the completion is text and sound."""
-    details = msgspec.json.decode(text.details, type=dict[str, dict[str, object]]) if text.details else {}
-    made = {"text_tokens": text.completion_tokens, "audio_tokens": speech.completion_tokens}
-    details["completion_tokens_details"] = {**details.get("completion_tokens_details", {}), **made}
-    total = text.completion_tokens + speech.completion_tokens
-    return m.Usage(text.prompt_tokens, total, msgspec.json.encode(details))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from app.protocol.decoding import check_arguments
 from app.protocol.errors import ApiError, invalid
 from app.protocol.fields import FieldDecoder
 from app.protocol.generation import StreamOptions, UsageMode
 from app.protocol.speech import Manner, manner_task
 from app.protocol.speechtask import SpeechFormat, SpeechTask
-from app.protocol.stageparams import Params, StageParams, merged, params_of
+from app.protocol.stageparams import NAME, Params, StageParams, merged, params_of, place
 from app.settings.schema import SpeechConfig
 
 MODALITIES = ("text", "audio")
@@ -77,31 +79,49 @@ class AudioChat(msgspec.Struct):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """One request as its stages are asked: the body of the chat, and the task of the speech stage."""
+    """One request as its stages are asked: the body of the chat, and the task of those that make it heard.
+
+    `places`: where the client gave what is called otherwise in refusals of the task.
+    """
 
     asked: AudioChat
     chat: bytes
     speech: SpeechTask
+    places: Mapping[str, str] = {}
 
 
 _decode = FieldDecoder(AudioChat, {}).decode
 _decode_sound = FieldDecoder(Sound, {}).decode
 _fields = msgspec.json.Decoder(Params).decode
+_values = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def parts_of(body: bytes, text_stage: int, speech_stage: int, limits: SpeechConfig) -> Parts:
-    """The request in `body`, judged; the stages by their position in the pipeline.
+def parts_of(body: bytes, stages: Sequence[int], limits: SpeechConfig) -> Parts:
+    """The request in `body`, judged. `stages` by their position in the pipeline: the one that writes the text, a talker
+    where it is one that says it, and the one that makes the sound.
 
     Raises:
         ApiError: 400, with the field at fault as `param`.
     """
     asked = _decode(body)
     asked.check()
-    for_text, for_speech = params_of(asked.sampling_params_list, text_stage, speech_stage)
-    speech = _task(merged(asked.audio or {}, for_speech, speech_stage), limits, streamed=bool(asked.stream))
+    for_text, *for_talker, for_sound = params_of(asked.sampling_params_list, *stages)
+    speech = _task(merged(asked.audio or {}, for_sound, stages[-1]), limits, streamed=bool(asked.stream))
+    places = {}
+    for talker, params in zip(stages[1:-1], for_talker, strict=True):
+        speech.extra = merged(speech.extra, _values(_encode(params)), talker)
+        check_arguments(speech.extra, NAME)
+        places = {f"audio.{name}": place(talker, name) for name in params}
     chat = {name: value for name, value in _fields(body).items() if name not in _OURS}
-    return Parts(asked, _encode(merged(chat, for_text, text_stage)), speech)
+    return Parts(asked, _encode(merged(chat, for_text, stages[0])), speech, places)
+
+
+def placed(error: ApiError, places: Mapping[str, str]) -> ApiError:
+    """The same refusal with the field where the client gave it."""
+    found = error.body.error
+    found.param = places.get(found.param or "", found.param)
+    return error
 
 
 def _task(fields: Params, limits: SpeechConfig, *, streamed: bool) -> SpeechTask:

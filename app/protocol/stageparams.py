@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
 from app.protocol.errors import ApiError
 
 NAME = "sampling_params_list"
+T = TypeVar("T")
 Params = dict[str, msgspec.Raw]
 StageParams = list[Params | None]
 
 _decode = msgspec.json.Decoder(Params).decode
+
+
+def place(position: int, name: str) -> str:
+    """Where the parameter of that name for the stage at `position` is in a request."""
+    return f"{NAME}[{position}].{name}"
 
 
 def params_of(given: StageParams | None, *positions: int) -> list[Params]:
@@ -41,7 +48,7 @@ def for_one_stage(body: bytes, given: StageParams, position: int) -> bytes:
     return msgspec.json.encode(merged(fields, params, position))
 
 
-def merged(fields: Params, params: Mapping[str, msgspec.Raw], position: int) -> Params:
+def merged(fields: Mapping[str, T], params: Mapping[str, T], position: int) -> dict[str, T]:
     """The fields of a request with the parameters of the stage at `position`.
 
     Raises:
@@ -49,6 +56,6 @@ def merged(fields: Params, params: Mapping[str, msgspec.Raw], position: int) -> 
     """
     for name in params:
         if name in fields:
-            path = f"{NAME}[{position}].{name}"
+            path = place(position, name)
             raise ApiError(400, f"{path} says again what {name} says; give one.", param=path, code="invalid_value")
     return {**fields, **params}

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions where `modalities` name audio: what the language model says is spoken as well."""
+"""POST /v1/chat/completions where `modalities` name audio: what the model says is heard as well."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response
 
-from app.protocol.audiochat import Parts, parts_of
+from app.protocol.audiochat import Parts, parts_of, placed
+from app.protocol.errors import ApiError
 from app.protocol.generation import GenerationRequest, Identity
 from app.protocol.models import served_name
 from app.protocol.speechtask import encode_task
@@ -38,15 +39,17 @@ async def speak_in_chat(request: Request[Any, Any, Any], body: bytes) -> Respons
         ClientGoneError: the client left before there was an answer.
     """
     refuse_while_stopping(request)
-    text, speech = orchestrator(request.app).positions("chat", "audio")
-    limits = settings(request.app).speech
-    parts = await decoded(body, partial(parts_of, text_stage=text, speech_stage=speech, limits=limits))
+    stages, limits = orchestrator(request.app).positions("chat", "audio"), settings(request.app).speech
+    parts = await decoded(body, partial(parts_of, stages=stages, limits=limits))
     model = served_name(model_names(request.app), parts.asked.model)
     identity = Identity("chatcmpl-" + trace_of(request.scope).request_id, int(time.time()), model)
     task = encode_task(await with_uploaded_voice(request.app, parts.speech))
     submission = Submission("chat", parts.chat, parts.asked.model or "", speech=task)
     delivery = _delivery(request, parts, identity)
-    return await respond(request, submission, delivery, stream=bool(parts.asked.stream))
+    try:
+        return await respond(request, submission, delivery, stream=bool(parts.asked.stream))
+    except ApiError as error:
+        raise placed(error, parts.places) from None
 
 
 def _delivery(request: Request[Any, Any, Any], parts: Parts, identity: Identity) -> Delivery:

@@ -17,7 +17,7 @@ from app.media import dataurl
 from app.media.errors import MediaError
 from app.media.soundtypes import sound_type
 from app.pipeline.connection import ReplicaLostError, api_error
-from app.protocol.errors import ApiError, invalid
+from app.protocol.errors import ApiError, invalid, unsupported
 from app.protocol.fields import FieldDecoder
 from app.protocol.speechtask import SpeechCard, VoiceSample, encode_sample
 from app.protocol.voices import (
@@ -75,6 +75,8 @@ async def create_voice(request: Request[Any, Any, Any]) -> Response[Any]:
         raise invalid("audio_sample", f"is none of the sound files that are understood, which are {formats}")
     record = asked.record(sample, kind, int(time.time()))
     check_free(card, record.name)
+    if not card.cloning:
+        raise unsupported("audio_sample", f"the served model imitates nobody; its voices are {', '.join(card.voices)}")
     await _try_out(request.app, record)
     with _told():
         await voices(request.app).save(record)
@@ -169,12 +171,12 @@ async def voice_sample(app: Litestar, name: str, param: str = "voice") -> VoiceS
 
 
 def _card(app: Litestar) -> SpeechCard:
-    """What the speech stage can do.
+    """What the stage that has the voices can do.
 
     Raises:
         ApiError: 404, there is none; 503, none of its replicas is up.
     """
-    return msgspec.json.decode(orchestrator(app).card_of("speech"), type=SpeechCard)
+    return msgspec.json.decode(orchestrator(app).voice_card(), type=SpeechCard)
 
 
 async def _read(request: Request[Any, Any, Any]) -> tuple[VoiceUpload, bytes]:

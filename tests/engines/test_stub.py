@@ -23,6 +23,7 @@ class Asked:
     def __init__(self, body: bytes, kind: str = "chat") -> None:
         self.request_id, self.kind, self.model, self.body = "r", kind, "", body
         self.events: list[m.AnyEvent] = []
+        self.wants_tensors = False
 
     def emit(self, event: m.AnyEvent) -> None:
         self.events.append(event)

@@ -1,11 +1,11 @@
-"""Pipelines of stub stages: one answers chats, one speaks what that one says, one draws."""
+"""Pipelines of stub stages: one answers chats, one speaks what that one says; or thinker, talker and vocoder."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from app.cluster import messages as m
-from app.pipeline.spoken import SpokenStream
+from app.pipeline.speaking import Spoken
 from app.protocol.speechtask import SpeechTask, encode_task
 from app.settings.schema import Settings, StageConfig
 from tests.clusters import settings
@@ -33,13 +33,43 @@ def speaking(text: dict[str, Any] | None = None, speech: dict[str, Any] | None =
     return config
 
 
+def omni(
+    thinker: dict[str, Any] | None = None, *, replicas: int = 1, voice: dict[str, Any] | None = None, **edges: Any
+) -> Settings:
+    """Stages "thinker", "talker" and "code2wav", each of which feeds the next; `edges`: how both edges are."""
+    config = settings()
+    config.stages = [
+        stage(0, "thinker", engine_args={"produces": True, **(thinker or {})}),
+        stage(1, "talker", (0,), entry=False, outputs=[], engine_args={"chats": False, "talks": True}, **edges),
+        stage(
+            2,
+            "code2wav",
+            (1,),
+            entry=False,
+            outputs=["audio"],
+            engine_args={"chats": False, "vocodes": True, **(voice or {})},
+            **edges,
+        ),
+    ]
+    for one in config.stages:
+        one.num_replicas = replicas
+        one.shm_threshold_bytes = 1024
+    return config
+
+
+def heard(streamed: bool = True, voice: str = "", vocoder: dict[str, Any] | None = None, **talker: Any) -> bytes:
+    """The task of the two stages behind a thinker; the scripts are what the stubs do in it."""
+    extra = {"stub": talker, "vocoder": vocoder or {}}
+    return encode_task(SpeechTask(appended=True, format="pcm", voice=voice, streamed=streamed, extra=extra))
+
+
 def spoken(streamed: bool = True, voice: str = "", **script: Any) -> bytes:
     """The task of the speech stage; `script` is what the stub does in it."""
     extra = {"stub": script} if script else {}
     return encode_task(SpeechTask(appended=True, format="pcm", voice=voice, streamed=streamed, extra=extra))
 
 
-async def read(stream: SpokenStream) -> list[m.AnyEvent]:
+async def read(stream: Spoken) -> list[m.AnyEvent]:
     """All events; the stream is closed at the end."""
     try:
         return [event async for batch in stream for event in kept(batch)]

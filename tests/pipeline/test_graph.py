@@ -155,6 +155,52 @@ async def test_what_stands_behind_an_entry_is_told_of(branched: Graph) -> None:
         branched.stage_for("video")
 
 
+@pytest.fixture
+async def chained() -> AsyncIterator[Graph]:
+    """Thinker, talker and vocoder, of which only the first is up yet."""
+    context = new_context()
+    stages = [stage(0, "thinker")]
+    for position, (name, outputs) in enumerate((("talker", []), ("code2wav", ["audio"])), 1):
+        inner = stage(position, name, entry=False)
+        stages.append(msgspec.structs.replace(inner, outputs=outputs, sources=[position - 1]))
+    made = Graph([StagePool(x, context, "client", Access()) for x in stages])
+    made.pools[0].update([msgspec.structs.replace(up(0), capabilities=TEXT)])
+    yield made
+    for pool in made.pools.values():
+        pool.close()
+    context.term()
+
+
+async def test_sound_may_be_several_stages_away(chained: Graph) -> None:
+    thinker, talker, vocoder = chained.pools.values()
+    plan = chained.route("chat", ("text", "audio"))
+    assert (plan.pools, plan.chained, chained.speaks) == ([thinker, talker, vocoder], True, True)
+    assert [(edge.source, edge.target) for edge in plan.edges] == [(thinker, talker), (talker, vocoder)]
+    assert chained.route("chat").pools == [thinker]
+    assert chained.capabilities().output_modalities == ["text", "audio"]
+
+
+async def test_who_has_the_voices(chained: Graph, branched: Graph, graph: Graph) -> None:
+    with pytest.raises(ApiError) as caught:
+        chained.voice()
+    assert (caught.value.status, "code2wav" in str(caught.value)) == (503, True)
+    card = m.Capabilities(["code2wav"], card='{"voices": ["Ethan"]}')
+    chained.pools[2].update([msgspec.structs.replace(up(2), capabilities=card)])
+    assert chained.voice() is chained.pools[2]
+    assert msgspec.json.decode(chained.capabilities().card) == {"voices": ["Ethan"]}
+    assert branched.voice() is branched.pools[1]
+    graph.pools[0].update([up(0, "chat")])
+    graph.pools[2].update([up(2, "image")])
+    with pytest.raises(ApiError, match="the served model does not answer speech requests"):
+        graph.voice()
+
+
+async def test_a_model_that_speaks_its_own_answers_reads_out_no_text(chained: Graph) -> None:
+    with pytest.raises(ApiError, match=r"POST /v1/chat/completions and modalities \[\"text\", \"audio\"\]") as caught:
+        chained.entry_for("speech")
+    assert (caught.value.status, caught.value.body.error.code) == (404, "unsupported_task")
+
+
 async def test_a_pipeline_that_does_not_speak(graph: Graph) -> None:
     graph.pools[0].update([up(0, "chat")])
     assert not graph.speaks

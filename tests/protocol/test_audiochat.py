@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.audiochat import AudioChat, Parts, Sound, parts_of
+from app.protocol.audiochat import AudioChat, Parts, Sound, parts_of, placed
 from app.protocol.errors import ApiError
 from app.protocol.speechtask import encode_task
 from app.settings.schema import SpeechConfig
@@ -51,26 +51,42 @@ def test_anything_is_understood_or_refused(fields: dict[str, Any]) -> None:
 
 def understood(fields: dict[str, Any]) -> Parts | ApiError:
     try:
-        return parts_of(json.dumps(fields).encode(), 0, 1, LIMITS)
+        return parts_of(json.dumps(fields).encode(), (0, 1), LIMITS)
     except ApiError as error:
         return error
 
 
 def test_the_text_stage_gets_every_other_field_as_it_came() -> None:
     body = b'{"modalities": ["audio"], "audio": {}, "temperature": 1e0, "messages": [ {"role":"user"} ], "zzz": null}'
-    assert parts_of(body, 0, 1, LIMITS).chat == b'{"temperature":1e0,"messages":[ {"role":"user"} ],"zzz":null}'
+    assert parts_of(body, (0, 1), LIMITS).chat == b'{"temperature":1e0,"messages":[ {"role":"user"} ],"zzz":null}'
 
 
 def test_what_an_uploaded_voice_is_called_in() -> None:
     audio = {"ref_audio": "data:,x"}
-    task = parts_of(json.dumps(VALID | {"audio": audio}).encode(), 0, 1, LIMITS).speech
+    task = parts_of(json.dumps(VALID | {"audio": audio}).encode(), (0, 1), LIMITS).speech
     assert task.sample is not None
     assert task.sample.param == "audio.ref_audio"
+
+
+def test_a_talker_has_sampling_parameters_of_its_own() -> None:
+    """Beside a thinker, whose fields are those of the chat, and a vocoder, which has members of `audio`."""
+    given = [{"temperature": 1}, {"temperature": 0.5, "top_k": 3}, {"seed": 7}]
+    audio = {"extra_params": {"top_p": 0.9}}
+    body = json.dumps(VALID | {"audio": audio, "sampling_params_list": given}).encode()
+    parts = parts_of(body, (0, 1, 2), LIMITS)
+    assert json.loads(parts.chat)["temperature"] == 1
+    assert (parts.speech.extra, parts.speech.seed) == ({"top_p": 0.9, "temperature": 0.5, "top_k": 3}, 7)
+    error = placed(ApiError(400, "no", param="audio.top_k"), parts.places)
+    assert error.body.error.param == "sampling_params_list[1].top_k"
+    assert placed(ApiError(400, "no", param="audio.voice"), parts.places).body.error.param == "audio.voice"
+    given[1]["top_p"] = 0.8
+    with pytest.raises(ApiError, match=r"sampling_params_list\[1\].top_p says again what top_p says"):
+        parts_of(json.dumps(VALID | {"audio": audio, "sampling_params_list": given}).encode(), (0, 1, 2), LIMITS)
 
 
 @pytest.mark.parametrize("position", [0, 1])
 def test_stages_are_told_apart_by_their_position(position: int) -> None:
     given = [{"speed": 2}, {"temperature": 1}]
     body = json.dumps(VALID | {"sampling_params_list": given if position else given[::-1]}).encode()
-    parts = parts_of(body, position, 1 - position, LIMITS)
+    parts = parts_of(body, (position, 1 - position), LIMITS)
     assert (parts.speech.speed, json.loads(parts.chat)["temperature"]) == (2.0, 1)

@@ -68,6 +68,7 @@ class ScriptedOrchestrator:
         self.submitted: list[tuple[str, str, bytes, str]] = []
         self.spoken: list[bytes] = []
         self.speaks = False
+        self.aligns = False
         self.known = True
         self.streams: list[ScriptedStream] = []
         self.replicas = replicas
@@ -126,8 +127,8 @@ class ScriptedOrchestrator:
             raise ApiError(404, f"the served model does not answer {task} requests", code="unsupported_task")
         return 0
 
-    def card_of(self, task: str) -> str:
-        self.stage_of(task)
+    def voice_card(self) -> str:
+        self.stage_of("speech")
         return self.card
 
     def inputs_of(self, task: str) -> list[str]:
