@@ -74,7 +74,7 @@ def is_usable() -> bool:
 
 def install_project(engine: str) -> None:
     """The project itself, editable, with everything its tests and its demo need."""
-    target = ["install", "--editable", f"{ROOT}[{engine},diffusion,speech,voices,demo,test]"]
+    target = ["install", "--editable", f"{ROOT}[{engine},diffusion,speech,voices,demo,ray,test]"]
     try:
         pip(*target)
     except subprocess.CalledProcessError:

@@ -21,12 +21,19 @@ WHOLE_SERVERS = ("faults", "compat", "cluster", "routes/test_metrics.py", "engin
 """Tests of real processes against the clock."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """They share two cores with each other's servers: one that fails is tried once more, and pytest says so."""
+    """Two lines of tests side by side: whole servers, which mostly wait, one after the other, first; and the rest, a
+    folder at a time, for what its tests share. A whole server that fails is tried once more, and pytest says so."""
     here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).as_posix().startswith(WHOLE_SERVERS):
+        place = item.path.relative_to(here)
+        if place.as_posix().startswith(WHOLE_SERVERS):
             item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.xdist_group("servers"))
+        else:
+            item.add_marker(pytest.mark.xdist_group(place.parent.as_posix()))
+    items.sort(key=lambda item: item.get_closest_marker("flaky") is None)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import os
 import signal
+import socket
 from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
@@ -171,11 +172,19 @@ def _connected(address: str) -> Any:
     if not ray.is_initialized():
         # Called on a thread, so that Ray leaves the signals of the process alone.
         try:
+            _knock(address)
             ray.init(address or "auto", logging_level=logging.ERROR, ignore_reinit_error=True)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             where = address or "on this host (name one with --ray-address, or run `ray start --head`)"
             raise StartupError(f"there is no Ray cluster {where}: {error}") from error
     return ray
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
 
 
 async def _value(reference: Awaitable[Any]) -> Any:
