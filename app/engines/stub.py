@@ -10,7 +10,7 @@ A request body may hold `"stub": {...}`: `tokens` (default: the words of the las
 (tokens, then a 500), `exit_after` (tokens, then the process dies), `hang_after` (tokens, then silence),
 `refuse` (message of a 400 before Accepted). A picture task holds it in `extra`, and its tokens are steps; so does a
 speech task, and its tokens are frames of 200 ms. Of a task that both a talker and a vocoder get, that is the talker's
-script; the vocoder's is under "vocoder".
+script; the vocoder's is under "vocoder". An align task holds it as JSON in `language`.
 """
 
 from __future__ import annotations

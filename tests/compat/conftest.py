@@ -10,6 +10,7 @@ import pytest
 from tests import tiny_speech
 from tests.compat.negative import LIMIT
 from tests.servers import Server, start_server
+from tests.tiny_aligner import tiny_aligner
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +55,9 @@ def voice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     deploy = tmp_path_factory.mktemp("voice") / "voice.yaml"
     deploy.write_text("pipeline: custom\nstages: [{stage_id: 0, name: speech, kind: speech, model: demo}]\n")
     sizes = deploy.with_name("aligner.yaml")
-    sizes.write_text(f"model: {tiny_aligner()}\nmax_model_len: 1024\nkv_cache_memory_bytes: 67108864\nmax_num_seqs: 8\n")
+    sizes.write_text(
+        f"model: {tiny_aligner()}\nmax_model_len: 1024\nkv_cache_memory_bytes: 67108864\nmax_num_seqs: 8\n"
+    )
     line = ("omni-app", "serve", "demo", "--port", "{port}", "--workers", "2", "--deploy-config", str(deploy))
     with start_server((*line, "--forced-aligner-config", str(sizes))) as server:
         yield server.wait_ready(120)
