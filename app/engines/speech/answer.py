@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
-from app.cluster.messages import Audio, Done, Usage
+from app.cluster.messages import Done, Usage
 from app.engines.base import Request
 from app.engines.refusal import refuse
+from app.engines.soundpieces import SoundPieces
 from app.engines.soundusage import audio_tokens, sound_usage
 from app.engines.speech.family import AbandonedError, Manner, Samples, Speaker, Synthesizer
 from app.engines.speech.sentences import spoken
 from app.engines.speech.turns import Turns
-from app.media.base64pieces import Base64Pieces
-from app.media.soundfile import SoundEncoder
 from app.protocol.speechtask import SpeechTask
 
 _SEEDS = 1 << 63
@@ -56,13 +55,10 @@ class Answer:
         self._loop = asyncio.get_running_loop()
         self._arrived = self._loop.time()
         self._rate = synthesizer.card.sample_rate
-        self._encoder = SoundEncoder(task.format, self._rate, streamed=task.streamed, file_rate=task.sample_rate)
+        self._sound = SoundPieces(request, task, self._rate)
         self._abandoned = False
         self._sentences = 0
-        self._samples = 0
-        self._told = 0
         self._transcript = ""
-        self._base64 = Base64Pieces()
 
     def abandon(self) -> None:
         """Nobody listens any more: what is being spoken ends at the model's next step."""
@@ -79,16 +75,16 @@ class Answer:
             if text := spoken(sentence):
                 await self._request.ready()
                 await self._take_turn(text)
-        if not self._samples and not self._task.appended:
+        if not self._sound.samples and not self._task.appended:
             refuse("the voice has no sound for anything in the input; is it in another language?", "input")
-        self._piece(await asyncio.to_thread(self._encoder.finish), self._samples, last=True)
+        self._piece(await asyncio.to_thread(self._sound.finish), self._sound.samples, last=True)
         self._request.emit(self._usage())
         self._request.emit(Done())
 
     async def _take_turn(self, text: str) -> None:
         self.waiting = True
         try:
-            await self._turns.take(self._arrived + self._samples / self._rate, partial(self._speak, text))
+            await self._turns.take(self._arrived + self._sound.samples / self._rate, partial(self._speak, text))
         finally:
             self.waiting = False
 
@@ -111,32 +107,19 @@ class Answer:
             raise AbandonedError
 
     def _encode(self, samples: Samples) -> None:
-        data = self._encoder.push(samples)
-        self._samples += len(samples)
+        data = self._sound.push(samples)
         if self._task.streamed and len(samples):
-            self._loop.call_soon_threadsafe(self._piece, data, self._samples)
+            self._loop.call_soon_threadsafe(self._piece, data, self._sound.samples)
 
     # ------------------------------------------------------------------------------------------------ event loop
 
     def _piece(self, data: bytes, total: int, *, last: bool = False) -> None:
-        """Emit the next piece of the file, with which `total` samples at the model's rate have been spoken.
-
-        The last one of a stream is left out where it is empty and not the only one.
-        """
-        if self._abandoned:
-            return
-        piece = self._base64.push(data, last=last) if self._task.base64 else data
-        if last and self._told and not (piece or self._transcript):
-            return
-        samples = round(total * self._encoder.sample_rate / self._rate) - self._told
-        self._told += samples
-        transcript, self._transcript = self._transcript, ""
-        self._request.emit(
-            Audio(0, memoryview(piece), self._task.format, self._encoder.sample_rate, samples, transcript)
-        )
+        if not self._abandoned:
+            transcript, self._transcript = self._transcript, ""
+            self._sound.emit(data, total, transcript, last=last)
 
     def _usage(self) -> Usage:
         recording = self._manner.reference.recording if self._manner.reference else None
         token_s = self._synthesizer.token_s
         heard = 0 if recording is None else audio_tokens(len(recording), self._rate, token_s)
-        return sound_usage(self._speaker.text_tokens, audio_tokens(self._samples, self._rate, token_s), heard)
+        return sound_usage(self._speaker.text_tokens, audio_tokens(self._sound.samples, self._rate, token_s), heard)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
-from collections.abc import Callable
 from contextlib import aclosing
 
 import msgspec
@@ -22,6 +20,7 @@ from app.engines.speech.options import SpeechOptions
 from app.engines.speech.sampling import sampling_of
 from app.engines.speech.script import sentences
 from app.engines.speech.turns import Turns
+from app.engines.threads import same_number_of_threads
 from app.media.errors import MediaError
 from app.media.fetch import MediaFetcher
 from app.media.recording import read_recording
@@ -51,7 +50,7 @@ class Service:
         self._longest = options.max_sentence_chars or synthesizer.max_sentence_chars
         self._fetcher = fetcher
         self._patience_s = patience_s
-        self._turns = Turns(self.slots, _same_number_of_threads())
+        self._turns = Turns(self.slots, same_number_of_threads())
         self._answers: set[Answer] = set()
         self._busy: set[Answer] = set()
         self._steps = 0
@@ -143,11 +142,3 @@ def open_service(stage: StageConfig, options: SpeechOptions, fetcher: MediaFetch
     except EngineError as error:
         raise ValueError(f"default_sampling_params: {error}") from None
     return Service(synthesizer, card, options, fetcher, stage.input_timeout_s)
-
-
-def _same_number_of_threads() -> Callable[[], None] | None:
-    """For new threads: torch would compute there with as many as there are cores, whatever was set elsewhere."""
-    if (torch := sys.modules.get("torch")) is None:
-        return None
-    count = torch.get_num_threads()
-    return lambda: torch.set_num_threads(count)
