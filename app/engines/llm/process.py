@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from app.cluster.messages import Load
@@ -50,9 +51,10 @@ class EngineProcess:
             EngineArgumentError: an engine argument is wrong.
             Exception: vLLM's reason why the model cannot be loaded.
         """
-        work = (self._load, stage, served_model_names, prepare, defaults or {})
-        args, self.frontend, self._meter = await asyncio.get_running_loop().run_in_executor(self._thread, *work)
-        return args, self.frontend
+        work = partial(self._load, stage, served_model_names, prepare, defaults or {})
+        args, frontend, self._meter = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        self.frontend = frontend
+        return args, frontend
 
     def _load(
         self,

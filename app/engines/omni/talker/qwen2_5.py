@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,8 @@ class Qwen2_5Talker:  # noqa: N801
         directory = Path(model)
         talker = _talker_of(directory)
         speakers = _speakers(directory)
-        self.hf_overrides = talker_config
-        self.stop_token_ids = [talker["tts_codec_pad_token_id"], talker["tts_codec_end_token_id"]]
+        self.hf_overrides: Callable[[Any], Any] = talker_config
+        self.stop_token_ids: Sequence[int] = [talker["tts_codec_pad_token_id"], talker["tts_codec_end_token_id"]]
         self.card = SpeechCard(
             family="Qwen2.5-Omni",
             voices=list(speakers),

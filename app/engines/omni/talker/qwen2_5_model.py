@@ -36,7 +36,7 @@ _PAD_ROWS = "thinker.model.embed_tokens.weight"
 
 
 # M-RoPE positions are [3, n]: the last dimension is the one that changes, where LlamaModel says the first.
-@support_torch_compile(  # type: ignore[untyped-decorator]
+@support_torch_compile(
     dynamic_arg_dims={"input_ids": 0, "positions": -1, "intermediate_tensors": 0, "inputs_embeds": 0}
 )
 class _Body(LlamaModel):  # type: ignore[misc]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from vllm import SamplingParams
 from vllm.engine.protocol import StreamingInput
@@ -17,7 +17,7 @@ from app.engines.omni.talker.sampling import TalkerSampling
 from app.engines.omni.talker.supply import Supply
 
 if TYPE_CHECKING:
-    from vllm.outputs import CompletionOutput
+    from vllm.outputs import CompletionOutput, RequestOutput
 
     from app.engines.llm.frontend import Frontend
 
@@ -49,7 +49,7 @@ class Session:
         self._last_id: int | None = None
         self._left = sampling.max_tokens
 
-    async def sampled(self, supply: Supply) -> AsyncIterator[list[int]]:
+    async def sampled(self, supply: Supply) -> AsyncGenerator[list[int], None]:
         """The ids as vLLM samples them, the one that ends the speech among them; none where there is nothing to say.
 
         Raises:
@@ -59,7 +59,7 @@ class Session:
         budget = await self._go_on(supply)
         if not budget:
             return
-        async with aclosing(self._frontend.generate(self._stream(), self._params(budget), self._name)) as outputs:
+        async with aclosing(self._generate(budget)) as outputs:
             try:
                 async for output in outputs:
                     part = output.outputs[0]
@@ -76,6 +76,11 @@ class Session:
                         return
             finally:
                 self.active = False
+
+    def _generate(self, budget: int) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs of the session; closing it aborts what still runs."""
+        outputs = self._frontend.generate(self._stream(), self._params(budget), self._name)
+        return cast("AsyncGenerator[RequestOutput, None]", outputs)
 
     def _is_over(self, part: CompletionOutput, budget: int) -> bool:
         """At the end of a chunk: it said the last word, is the last one, or vLLM has no room for all that it allows.
