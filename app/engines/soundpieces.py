@@ -5,7 +5,8 @@ from __future__ import annotations
 from app.cluster.messages import Audio
 from app.engines.base import Request
 from app.media.base64pieces import Base64Pieces
-from app.media.soundfile import Samples, SoundEncoder
+from app.media.soundcodecs import Samples
+from app.media.soundfile import SoundEncoder
 from app.protocol.speechtask import SpeechTask
 
 

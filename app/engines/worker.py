@@ -62,6 +62,10 @@ def build_engine(spec: ReplicaSpec) -> Engine:
             from app.engines.speech.engine import SpeechEngine
 
             return SpeechEngine(spec.stage, spec.media)
+        case "generation":
+            from app.engines.omni.code2wav.engine import Code2WavEngine
+
+            return Code2WavEngine(spec.stage)
         case "stub":
             from app.engines.stub import StubEngine
 
