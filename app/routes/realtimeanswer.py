@@ -38,9 +38,9 @@ class CancelledByClientError(Exception):
 
 
 class Answer:
-    """`over` once nothing but response.done is left to be sent. `end_reason`: why it would end early.
+    """`over` once nothing but its last event is left to be sent: who has got that may ask for the next response.
 
-    `event_id`: the client's event that has asked for it, for what is said of it.
+    `end_reason`: why it would end early. `event_id`: the client's event that has asked for it.
     """
 
     def __init__(
@@ -82,7 +82,6 @@ class Answer:
                 await self._stream.aclose(self.end_reason)
             await cancelled.close()
         if details is None:
-            self.over = True
             return
         last = None
         for event in self._writer.close(details):
@@ -102,6 +101,7 @@ class Answer:
             await self._tell(self._writer.open())
             return self._cancelled_details()
         except ApiError as error:
+            self.over = True
             await self._send(error_event(_as_asked(error), self._event_id))
             return None
         await self._tell(self._writer.open())

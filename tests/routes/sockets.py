@@ -63,7 +63,10 @@ class Spoken:
 
 
 class SocketClient:
-    """The client's end. `status`: what the handshake was answered with; `closed`: code and reason at the end."""
+    """The client's end. `status`: what the handshake was answered with; `closed`: code and reason at the end.
+
+    `lingers`: turns of the loop for which the server does not know yet that the client has what it was sent.
+    """
 
     def __init__(
         self, served: Served, *, path: str = PATH, query: str = "", protocols: tuple[str, ...] = (), **headers: str
@@ -74,6 +77,7 @@ class SocketClient:
         self.closed: tuple[int, str] | None = None
         self.reads = asyncio.Event()
         self.reads.set()
+        self.lingers = 0
         self._incoming: asyncio.Queue[Any] = asyncio.Queue()
         self._outgoing: asyncio.Queue[Any] = asyncio.Queue()
         self._outgoing.put_nowait({"type": "websocket.connect"})
@@ -108,6 +112,8 @@ class SocketClient:
             case _:
                 await self.reads.wait()
                 self._incoming.put_nowait(message)
+                for _ in range(self.lingers):
+                    await asyncio.sleep(0)
 
     def send(self, kind: str, **fields: Any) -> None:
         self.send_frame(text=json.dumps({"type": kind, **fields}))

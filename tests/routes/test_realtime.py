@@ -287,6 +287,16 @@ async def test_a_fault_of_ours_closes_the_socket(talk: Talk, model: Talking, cap
     assert "a secret" in caplog.text
 
 
+async def test_who_has_got_the_last_event_may_ask_again(talk: Talk, model: Talking) -> None:
+    talk.socket.lingers = 50
+    await talk.say("Hi")
+    for _ in range(2):
+        model.refusals = [ApiError(400, "no", code="invalid_value")]
+        talk.send("response.create")
+        assert await talk.refused() == (None, "invalid_value")
+        assert done(await talk.answer())["status"] == "completed"
+
+
 # ------------------------------------------------------------------------------------------------------- functions
 
 
