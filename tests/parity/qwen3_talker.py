@@ -140,7 +140,7 @@ class Reference:
         return int(logits.argmax())
 
     def _conditioning(self, thought: Thought, speaker: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The prompt [1, n, hidden], what is added to each frame after it [m, hidden], and what from then on [hidden]."""
+        """The prompt [1, n, hidden], what is added to the frames after it [m, hidden], what from then on [hidden]."""
         config, model = self.config, self.model
         length = len(thought.ids)
         user = model._get_talker_user_parts(

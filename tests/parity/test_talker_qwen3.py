@@ -83,7 +83,7 @@ async def preemptions(engine: TalkerEngine) -> float:
 def test_the_oracle_can_tell_mistakes(
     reference: Reference, thoughts: dict[str, Thought], expected: dict[str, Frames]
 ) -> None:
-    """Some speech ends by itself and some goes on after its text; all of it depends on what was heard, seen and said."""
+    """Some speech ends by itself and some goes on after its text; all depends on what was heard, seen and said."""
     assert max(thought.prompt for thought in thoughts.values()) > BUDGET
     assert min(len(frames) for frames in expected.values()) < LIMIT == max(len(frames) for frames in expected.values())
     assert max(len(thought.ids) - thought.prompt for thought in thoughts.values()) + 4 < LIMIT

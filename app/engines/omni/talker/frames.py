@@ -12,26 +12,27 @@ from typing import Any
 import msgspec
 import torch
 
-from app.engines.omni.talker.framechannel import Destination
-
-FRAMES = "frames"
-"""The key in SamplingParams.extra_args, of a FrameRequest as a dict."""
+FRAMES = "omni_frames"
+"""The key in SamplingParams.extra_args of a FrameRequest, as a dict."""
+ADDRESS = "APP_TALKER_FRAMES"
+"""The environment variable that tells the worker where the replica listens for frames."""
 _SALT = 0x5DEECE66D  # vLLM draws the first codes from the request's seed: the same numbers must not choose the others
 
 
 class FrameRequest(msgspec.Struct, frozen=True):
-    """What the worker has to know of a request. `seed` is for one that has none of its own: every GPU that a model is
-    split over must choose the same codes."""
+    """What the worker has to know of a request: `key` in the channel to the replica; and a `seed` for one that has none
+    of its own, as every GPU that a model is split over must choose the same codes."""
 
-    destination: Destination
+    key: int
     seed: int
 
 
 class Voice:
-    """One request: its frames, where they begin, and the randomness of their residual codes (None: the likeliest)."""
+    """One request: its key in the channel, the position of its first frame, and the randomness of residual codes (None:
+    the likeliest)."""
 
-    def __init__(self, destination: Destination, first: int, generator: torch.Generator | None) -> None:
-        self.destination = destination
+    def __init__(self, key: int, first: int, generator: torch.Generator | None) -> None:
+        self.key = key
         self.first = first
         self.generator = generator
         self.frames: list[list[int]] = []
@@ -99,7 +100,7 @@ class Frames:
             seed = asked.seed if parameters.seed is None else parameters.seed
             generator = torch.Generator(self._device)
             generator.manual_seed((seed ^ _SALT) % 2**63)
-        return Voice(asked.destination, len(new.prompt_token_ids), generator)
+        return Voice(asked.key, len(new.prompt_token_ids), generator)
 
 
 def _asked(parameters: Any) -> FrameRequest | None:

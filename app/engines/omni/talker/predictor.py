@@ -164,7 +164,7 @@ class _FeedForward(nn.Module):  # type: ignore[misc]
 
 
 def _stacked(inputs: int, sizes: dict[Any, int], *, bias: bool) -> nn.Linear:
-    """A Linear whose outputs several matrices of the checkpoint make; vLLM's loader marks each by its key in `sizes`."""
+    """A Linear whose outputs several matrices of a checkpoint make; vLLM's loader marks each by its key in `sizes`."""
     linear = nn.Linear(inputs, sum(sizes.values()), bias=bias)
 
     def load(parameter: nn.Parameter, weight: Any) -> None:

@@ -1,28 +1,33 @@
-"""The talker of Qwen3-Omni: frames of 16 codes, 12.5 a second, conditioned on the thinker's words and on what it heard."""
+"""The talker of Qwen3-Omni: frames of 16 codes, 12.5 a second, of the thinker's words and of what it heard and saw."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
+import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
 from app.cluster.tensors import Tensor
+from app.engines.omni.rowchannel import RowReceiver, Rows
 from app.engines.omni.talker.conditioning import WIDTH
 from app.engines.omni.talker.family import Chunk
-from app.engines.omni.talker.framechannel import Destination, FrameReceiver
-from app.engines.omni.talker.frames import FRAMES, FrameRequest
+from app.engines.omni.talker.frames import ADDRESS, FRAMES, FrameRequest
 from app.engines.omni.talker.qwen3_utterance import EXTRA, Conditioning, Marks
 from app.protocol.speechtask import SpeechCard
 
 ARCHITECTURE = "Qwen3OmniTalker"
 _SAMPLE_RATE = 24_000
 _DEFAULT_VOICE = "ethan"
+_FRAMES_TIMEOUT_S = 10.0  # they are sent before what was sampled is; one that died in between sends them never
 _SAMPLING = {"temperature": 0.9, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.05, "max_tokens": 4096}
 """Of transformers' generate, for the first codes; what the others are drawn with is fixed (predictor.py)."""
 
@@ -69,24 +74,25 @@ class Qwen3Talker:
         if not self._speakers:
             raise ValueError(f"{model} has no speaker: its talker_config has no speaker_id")
         default = _DEFAULT_VOICE if _DEFAULT_VOICE in self._speakers else next(iter(self._speakers))
-        self.hf_overrides = talker_config
+        self.hf_overrides: Callable[[Any], Any] = talker_config
         self.stop_token_ids: Sequence[int] = [talker.codec_eos_token_id]
         self.card = SpeechCard(
             family="Qwen3-Omni", voices=list(self._speakers), default_voice=default, sample_rate=_SAMPLE_RATE
         )
         self._width = talker.thinker_hidden_size
         self._marks = _marks_of(config)
-        self._receiver: FrameReceiver | None = None
+        self._receiver: RowReceiver | None = None
 
     def open(self, scratch: str) -> None:
         """Listen for frames."""
-        self._receiver = FrameReceiver(scratch)
+        self._receiver = RowReceiver(scratch)
+        os.environ[ADDRESS] = self._receiver.address
 
     def begin(self, request_id: str, voice: str) -> Qwen3Utterance:
         """A request's part."""
         assert self._receiver is not None
         conditioning = Conditioning(self._marks, self._width, self._speakers[voice])
-        return Qwen3Utterance(conditioning, self._receiver, request_id, self.stop_token_ids)
+        return Qwen3Utterance(conditioning, self._receiver, self.stop_token_ids)
 
     def close(self) -> None:
         """Listen no more."""
@@ -95,18 +101,22 @@ class Qwen3Talker:
 
 
 class Qwen3Utterance:
-    """Implements app.engines.omni.talker.family.Utterance."""
+    """Implements app.engines.omni.talker.family.Utterance. Frames come from vLLM's worker, past vLLM."""
 
-    def __init__(
-        self, conditioning: Conditioning, receiver: FrameReceiver, name: str, stop_token_ids: Sequence[int]
-    ) -> None:
-        asked = FrameRequest(Destination(receiver.address, name), secrets.randbits(63))
-        self.extra_args: dict[str, Any] = {FRAMES: msgspec.to_builtins(asked)}
+    def __init__(self, conditioning: Conditioning, receiver: RowReceiver, stop_token_ids: Sequence[int]) -> None:
         self._conditioning = conditioning
         self._receiver = receiver
-        self._name = name
-        self._line = receiver.line(name)
         self._stops = frozenset(stop_token_ids)
+        self._frames: deque[list[int]] = deque()
+        self._came = asyncio.Event()
+        self._key = receiver.add(self._on_frames)
+        self.extra_args: dict[str, Any] = {
+            FRAMES: msgspec.to_builtins(FrameRequest(self._key, seed=secrets.randbits(63)))
+        }
+
+    def _on_frames(self, rows: Rows) -> None:
+        self._frames.extend(np.frombuffer(rows.data, rows.dtype).reshape(-1, rows.width).tolist())
+        self._came.set()
 
     def feed(self, tensors: Mapping[str, Tensor]) -> None:
         """Take one handover.
@@ -125,13 +135,22 @@ class Qwen3Utterance:
         return self._conditioning.take()
 
     async def codes(self, token_ids: Sequence[int]) -> torch.Tensor | None:
-        """int32 [n, groups]: the frames that begin with what was sampled, but for the id that ends it."""
+        """int32 [n, groups]: the frames that begin with what was sampled, but for the id that ends it.
+
+        Raises:
+            TimeoutError: they have not come.
+        """
         said = sum(token not in self._stops for token in token_ids)
-        return torch.tensor(await self._line.take(said), dtype=torch.int32) if said else None
+        async with asyncio.timeout(_FRAMES_TIMEOUT_S):
+            while len(self._frames) < said:
+                self._came.clear()
+                await self._came.wait()
+        frames = [self._frames.popleft() for _ in range(said)]
+        return torch.tensor(frames, dtype=torch.int32) if frames else None
 
     def close(self) -> None:
         """Its frames are wanted no more."""
-        self._receiver.drop(self._name)
+        self._receiver.remove(self._key)
 
 
 def _config_of(model: Path) -> Any:

@@ -53,7 +53,7 @@ class Projection(nn.Module):  # type: ignore[misc]
 
 
 # M-RoPE positions are [3, n]: the last dimension is the one that changes, where Qwen3MoeModel says the first.
-@support_torch_compile(  # type: ignore[untyped-decorator]
+@support_torch_compile(
     dynamic_arg_dims={"input_ids": 0, "positions": -1, "intermediate_tensors": 0, "inputs_embeds": 0}
 )
 class _Body(Qwen3MoeModel):  # type: ignore[misc]
@@ -64,8 +64,8 @@ class _Body(Qwen3MoeModel):  # type: ignore[misc]
 class Qwen3OmniTalker(nn.Module, SupportsMultiModal, SupportsMRoPE, SupportsRealtime):  # type: ignore[misc]
     """Conditioning rows are [n, thinker_hidden_size + 2], as qwen3_utterance.py makes them.
 
-    Positions without a row, those after the last chunk, read the row of the text's padding. SupportsRealtime is what makes vLLM's GPU
-    runner gather rows while it decodes, as it does for Voxtral's realtime model.
+    Positions without a row, those after the last chunk, read the row of the text's padding. SupportsRealtime is what
+    makes vLLM's GPU runner gather rows while it decodes, as it does for Voxtral's realtime model.
     """
 
     realtime_max_tokens = 1

@@ -36,8 +36,8 @@ class Side(IntEnum):
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """Ids of a checkpoint. `senses` are the thinker's placeholders of audio, pictures and video; `prelude` are the codec
-    ids before the voice's: the talker does not think.
+    """Ids of a checkpoint. `senses` are the thinker's placeholders of audio, pictures and video; `prelude` are the
+    codec ids before the voice's: the talker does not think.
     """
 
     im_start: int

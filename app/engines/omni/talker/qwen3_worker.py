@@ -1,34 +1,35 @@
-"""vLLM's worker of a Qwen3-Omni talker: after each step it predicts the rest of the frames whose first codes were sampled.
+"""The worker of a Qwen3-Omni talker in vLLM: after each step it completes the frames whose first codes were sampled.
 
-It is what `worker_cls` is for; nothing of vLLM is patched. That runs here are the CPU's worker and its runner (V1);
-GPUs and the V2 runner are written to vLLM 0.32's source and have not been run.
+Nothing of vLLM is patched: it is a `worker_cls`. The CPU's worker with vLLM's first runner has been run; GPUs and the
+second runner are written to the source of vLLM 0.32 and have not. What vLLM does not promise is watched by
+tests/engines/omni/test_guards_qwen3.py.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 from vllm.platforms import current_platform
+from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.outputs import AsyncModelRunnerOutput
 
-from app.engines.omni.talker.framechannel import FrameSender
-from app.engines.omni.talker.frames import Frames
+from app.engines.omni.rowchannel import RowSender, Span, Step
+from app.engines.omni.talker.frames import ADDRESS, Frames
+
+_PLATFORM_WORKER: Any = resolve_obj_by_qualname(
+    "vllm.v1.worker.cpu_worker.CPUWorker" if current_platform.is_cpu() else "vllm.v1.worker.gpu_worker.Worker"
+)
 
 
-def _platforms_worker() -> type[Any]:
-    if current_platform.is_cpu():
-        from vllm.v1.worker.cpu_worker import CPUWorker
+class FrameWorker(_PLATFORM_WORKER):  # type: ignore[misc]
+    """The platform's worker, of a stage with engine arguments as app.engines.omni.talker.qwen3 has them.
 
-        return CPUWorker
-    from vllm.v1.worker.gpu_worker import Worker
-
-    return Worker
-
-
-class FrameWorker(_platforms_worker()):  # type: ignore[misc]
-    """Of a stage with engine arguments as app.engines.omni.talker.qwen3 makes them."""
+    Of the workers that share one model by tensor parallelism all predict the same frames, and the first sends them.
+    """
 
     _sampled_from: tuple[Sequence[str], torch.Tensor] | None = None
 
@@ -45,7 +46,7 @@ class FrameWorker(_platforms_worker()):  # type: ignore[misc]
             )
         super().load_model(*args, **options)
         self._frames = Frames(self.device)
-        self._sender = FrameSender() if self.rank == 0 else None
+        self._sender = RowSender(os.environ[ADDRESS]) if get_tensor_model_parallel_rank() == 0 else None
         self._talker = self.model_runner.get_model()
         self._talker.listen(self._frames, self._batch)
 
@@ -81,13 +82,14 @@ class FrameWorker(_platforms_worker()):  # type: ignore[misc]
         speaking = [request_ids[index] for index in said]
         voices = self._frames.voices(speaking)
         codes = torch.tensor(list(said.values()), device=rows.device)
-        frames = self._talker.complete(rows[list(said)], codes, [voice.generator for voice in voices]).tolist()
-        self._frames.add(speaking, frames)
+        frames = self._talker.complete(rows[list(said)], codes, [voice.generator for voice in voices]).int().cpu()
+        self._frames.add(speaking, frames.tolist())
         if self._sender is not None:
-            self._sender.send((voice.destination, frame) for voice, frame in zip(voices, frames, strict=True))
+            spans = [Span(voice.key, len(voice.frames) - 1, 1) for voice in voices]
+            self._sender.send(Step("int32", frames.shape[1], spans), memoryview(frames.numpy()).cast("B"))
 
     def _batch(self) -> Sequence[str]:
-        """The requests of the step that is being made, as their rows lie in it; the V2 runner tells the model itself."""
+        """The requests of the step that is being made, as their rows lie in it (V2's qwen3_state.py does the same)."""
         request_ids: Sequence[str] = self.model_runner.input_batch.req_ids
         return request_ids
 
