@@ -17,7 +17,7 @@ import httpx
 
 from tests import tiny_diffusion
 from tests.compat import heard
-from tests.faults import edges, matrix, pictures, sounds
+from tests.faults import chains, edges, matrix, pictures, sounds
 from tests.faults.streams import Streams
 from tests.servers import Server, free_port, start_server, wait_for
 
@@ -136,6 +136,12 @@ def edge_faults() -> None:
         asyncio.run(edges.every_end(Path(directory), 5))
 
 
+def chain_faults() -> None:
+    """Thinker, talker and vocoder, two of each: every way in which one ends a chat, five times, and 500 that leave."""
+    with tempfile.TemporaryDirectory(prefix="so") as directory:
+        asyncio.run(chains.every_end(Path(directory), 5))
+
+
 def everything_is_understood() -> None:
     """A recogniser listens to the demo: each sentence in each format, whole and streamed, and to answers of a chat."""
     with start_server(("omni-app", "serve", "demo", "--port", "{port}"), {"OMP_NUM_THREADS": "1"}) as server:
@@ -159,4 +165,5 @@ ROWS: dict[str, Callable[[], None]] = {
     "12 x 30 sentences and chats of the demo are understood": everything_is_understood,
     "5 x the replica killed amid streams": replica_crash_loop,
     "tensors from stage to stage, every end of an edge five times": edge_faults,
+    "thinker, talker and vocoder, every end of a chat five times": chain_faults,
 }

@@ -1,6 +1,7 @@
 """The kill matrix: every kind of process x SIGTERM, SIGKILL, SIGSTOP x loading, idle, 80 streams (16 of sound).
 
-In the rows "text" and "speech" one stage of a pipeline is hit whose chats are answered in words and in sound.
+In the rows "text" and "speech" one stage of a pipeline is hit whose chats are answered in words and in sound; in the
+rows "thinker", "talker" and "code2wav" one of an omni model, whose stages hand each other tensors.
 `run` plays one row against a server of its own and raises AssertionError where the outcome is not the expected one.
 """
 
@@ -21,7 +22,7 @@ import msgspec
 from tests.faults.streams import SpeechStream, Streams
 from tests.servers import Server, start_server, wait_for
 
-Kind = Literal["main", "worker", "master", "replica", "text", "speech"]
+Kind = Literal["main", "worker", "master", "replica", "text", "speech", "thinker", "talker", "code2wav"]
 Fault = Literal["SIGTERM", "SIGKILL", "SIGSTOP"]
 Moment = Literal["loading", "idle", "streams"]
 
@@ -42,7 +43,7 @@ SCRIPT = {"tokens": 30, "token_s": 0.1}
 """What a stream takes: 3 seconds, less than an orphaned worker lives."""
 HEARD = {"modalities": ["text", "audio"], "audio": {"format": "pcm16"}}
 _STAGE = "TESTS_STAGE"
-_PIPELINE = f"""\
+_SPEAKING = f"""\
 pipeline: stub
 stages:
   - {{stage_id: 0, name: text, kind: stub, runtime: {{env: {{{_STAGE}: text}}}}}}
@@ -54,6 +55,29 @@ stages:
     engine_args: {{chats: false, speaks: true}}
     runtime: {{env: {{{_STAGE}: speech}}}}
 """
+_OMNI = f"""\
+pipeline: stub
+stages:
+  - {{stage_id: 0, name: thinker, kind: stub, engine_args: {{produces: true}}, runtime: {{env: {{{_STAGE}: thinker}}}}}}
+  - stage_id: 1
+    name: talker
+    kind: stub
+    entry: false
+    outputs: []
+    sources: [thinker]
+    engine_args: {{chats: false, talks: true}}
+    runtime: {{env: {{{_STAGE}: talker}}}}
+  - stage_id: 2
+    name: code2wav
+    kind: stub
+    entry: false
+    outputs: [audio]
+    sources: [talker]
+    engine_args: {{chats: false, vocodes: true}}
+    runtime: {{env: {{{_STAGE}: code2wav}}}}
+"""
+_FILES = {2: _SPEAKING, 3: _OMNI}
+"""The deploy file of a pipeline of so many stages."""
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -119,6 +143,10 @@ EXPECTED: dict[tuple[Kind, Fault], dict[Moment, Expected]] = {
     ("speech", "SIGTERM"): {"streams": Expected(outage=True)},
     ("speech", "SIGKILL"): {"streams": Expected(streams=("error",), outage=True)},
     ("speech", "SIGSTOP"): {"streams": Expected(streams=("error",), outage=True, back_s=_GIVEN_UP_S)},
+    ("thinker", "SIGKILL"): {"streams": Expected(streams=("error",), outage=True)},
+    ("talker", "SIGTERM"): {"streams": Expected(outage=True)},
+    ("talker", "SIGSTOP"): {"streams": Expected(streams=("error",), outage=True, back_s=_GIVEN_UP_S)},
+    ("code2wav", "SIGKILL"): {"streams": Expected(streams=("error",), outage=True)},
 }
 
 
@@ -139,7 +167,7 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def stages(self) -> int:
         """Of the pipeline that is served."""
-        return 2 if self.kind in ("text", "speech") else 1
+        return {"text": 2, "speech": 2, "thinker": 3, "talker": 3, "code2wav": 3}.get(self.kind, 1)
 
 
 ROWS = tuple(Row(kind, fault, moment) for (kind, fault), moments in EXPECTED.items() for moment in moments)
@@ -151,6 +179,9 @@ _VICTIMS: dict[Kind, Callable[[Server], list[int]]] = {
     "replica": lambda server: server.replicas,
     "text": lambda server: _replicas_of(server, "text"),
     "speech": lambda server: _replicas_of(server, "speech"),
+    "thinker": lambda server: _replicas_of(server, "thinker"),
+    "talker": lambda server: _replicas_of(server, "talker"),
+    "code2wav": lambda server: _replicas_of(server, "code2wav"),
 }
 
 
@@ -185,8 +216,8 @@ def run(row: Row) -> None:
 
 
 def _environment(row: Row, deploy: IO[str]) -> dict[str, str]:
-    if row.stages == 2:
-        deploy.write(_PIPELINE)
+    if row.stages > 1:
+        deploy.write(_FILES[row.stages])
         deploy.flush()
         return {**ENV, "OMNI_DEPLOY_CONFIG": deploy.name}
     load_s = LOAD_S if row.moment == "loading" else 0.0
@@ -194,7 +225,7 @@ def _environment(row: Row, deploy: IO[str]) -> dict[str, str]:
 
 
 def _streams(server: Server, row: Row) -> list[Streams]:
-    if row.stages == 2:
+    if row.stages > 1:
         return [Streams(server, STREAMS, stub=SCRIPT, **HEARD).wait_begun()]
     running = [
         Streams(server, STREAMS, stub=SCRIPT),

@@ -16,24 +16,19 @@ from app.engines.stubspeech import ramp
 from app.pipeline.orchestrator import Orchestrator
 from app.pipeline.speaking import Spoken
 from app.protocol.errors import ApiError
-from tests.clusters import body, cluster, eventually, text_of
+from tests.clusters import cluster, eventually, text_of
 from tests.clusters import read as read_text
+from tests.faults import chains
+from tests.faults.chains import DEATHS, ENDS, FRAMES, TIMEOUT_S, WORDS, chat
 from tests.faults.edges import nothing_left
-from tests.pipeline.speaking import SAMPLES, heard, kept, omni, read, sound_of
+from tests.pipeline.speaking import SAMPLES, heard, omni, read, sound_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-WORDS = "one two three four five"
-FRAMES = 5
-"""One for each word."""
-TIMEOUT_S = 1.0
-ROWS = {"rows": 2, "width": 1000}
-"""4000 bytes of a frame: it travels by ref here."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Orchestrator]:
-    config = omni({"token_s": 0.02}, replicas=2, input_timeout_s=TIMEOUT_S)
+    config = omni({"token_s": 0.02}, replicas=chains.REPLICAS, input_timeout_s=TIMEOUT_S)
     async with cluster(tmp_path_factory.mktemp("o"), config) as (orchestrator, _):
         yield orchestrator
 
@@ -41,30 +36,14 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Orc
 @pytest_asyncio.fixture(loop_scope="module")
 async def stages(running: Orchestrator) -> AsyncIterator[Orchestrator]:
     """All up; after the test nobody waits for them, and they have nothing to do and hold nothing."""
-    await eventually(lambda: running.ready and sum(len(stage.replicas) for stage in running.status()) == 6)
+    await chains.all_up(running)
     yield running
     await eventually(lambda: nothing_left(running), 10)
     assert not [task for task in asyncio.all_tasks() if "RequestStream" in repr(task.get_coro())]
 
 
-def chat(words: str = WORDS, **script: Any) -> bytes:
-    return json.dumps({**json.loads(body(words, **script)), "tensors": ROWS}).encode()
-
-
 async def say(stages: Orchestrator, text: bytes, speech: bytes, **options: Any) -> Spoken:
     return await stages.speak("r1", text, speech, streamed=True, **options)
-
-
-async def failure(stream: Spoken) -> tuple[ApiError, list[m.AnyEvent]]:
-    """How it fails, and what came before."""
-    events: list[m.AnyEvent] = []
-    try:
-        with pytest.raises(ApiError) as caught:  # noqa: PT012 - what came before the error matters
-            async for batch in stream:
-                events += kept(batch)
-    finally:
-        await stream.aclose("failed")
-    return caught.value, events
 
 
 # ------------------------------------------------------------------------------------------------ what comes
@@ -146,57 +125,26 @@ async def test_what_one_refuses_nobody_begins(
     assert (caught.value.status, str(caught.value), caught.value.body.error.param) == (400, message, param)
 
 
-FAILURES = {
-    "thinker fails": (chat(fail_after=3), heard(), 500, None, "RuntimeError"),
-    "talker fails": (chat(), heard(fail_after=2), 500, None, "RuntimeError"),
-    "code2wav fails": (chat(), heard(vocoder={"fail_after": 1}), 500, None, "RuntimeError"),
-    "thinker is silent": (chat(hang_after=3), heard(), 504, m.INPUT_TIMEOUT, "talker got nothing from stage thinker"),
-    "talker is silent": (chat(), heard(hang_after=2), 504, m.INPUT_TIMEOUT, "stage talker"),
-    "code2wav is silent": (
-        chat(),
-        heard(vocoder={"hang_after": 1}),
-        504,
-        m.INPUT_TIMEOUT,
-        "code2wav made nothing of what stage talker",
-    ),
-    "code2wav stops too early": (chat(), heard(vocoder={"tokens": 1}), 500, "stage_failed", "sound ended before what"),
-    "thinker dies": (chat(exit_after=3), heard(), 503, m.REPLICA_LOST, "was lost"),
-    "talker dies": (chat(), heard(exit_after=2), 503, m.REPLICA_LOST, "was lost"),
-    "code2wav dies": (chat(), heard(vocoder={"exit_after": 1}), 503, m.REPLICA_LOST, "was lost"),
-}
-
-
-@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.parametrize("name", [*ENDS, *DEATHS])
 async def test_who_is_to_blame_is_told_and_others_go_on(stages: Orchestrator, name: str) -> None:
     """The other request began before, in replicas that the one with the fault is not in."""
-    text, speech, status, code, words = FAILURES[name]
-    other = await stages.speak("other", chat(token_s=0.2), heard(), streamed=True)
-    bystander = asyncio.create_task(read(other))
+    bystander = asyncio.create_task(chains.complete(stages, token_s=0.2))
     await asyncio.sleep(0.1)
-    error, events = await failure(await say(stages, text, speech))
-    assert (error.status, error.body.error.code) == (status, code)
-    assert words in str(error)
-    assert not any(isinstance(event, m.Finish | m.Done) for event in events)
-    assert sound_of(await bystander) == ramp(0, FRAMES * SAMPLES)
+    await chains.meet(stages, (ENDS | DEATHS)[name])
+    await bystander
 
 
 async def test_what_had_come_until_then_goes_out(stages: Orchestrator) -> None:
-    _, events = await failure(await say(stages, chat(fail_after=3), heard()))
+    events = await chains.meet(stages, ENDS["thinker fails"])
     assert text_of(events) == "one two three "
 
 
 async def test_the_deadline_of_the_request_holds_for_all(stages: Orchestrator) -> None:
-    error, _ = await failure(await say(stages, chat(tokens=1000), heard(), limit_s=0.4))
+    error, _ = await chains.failure(await say(stages, chat(tokens=1000), heard(), limit_s=0.4))
     assert (error.status, error.body.error.code) == (504, "deadline_exceeded")
 
 
 @pytest.mark.parametrize("batches", [0, 1, 4])
 async def test_a_client_that_leaves(stages: Orchestrator, batches: int) -> None:
-    stream = await say(stages, chat(tokens=1000), heard())
-    async for _ in stream:
-        batches -= 1
-        if batches < 0:
-            break
-    await stream.aclose()
-    await stream.aclose()
+    await chains.leave(stages, "l", batches)
     await eventually(lambda: nothing_left(stages), 2)
