@@ -82,7 +82,7 @@ class StartPlan:
     def configure(self, args: Namespace, architectures: Sequence[str] | None = None) -> VllmConfig:
         """vLLM's configuration, ready for AsyncLLM; checks the model's files.
 
-        `architectures`: the names of the model's classes, None for those in its config.json.
+        `architectures`: the names of the model's classes, None for those in its config.json or in hf_overrides.
 
         Raises:
             Exception: whatever vLLM finds wrong with arguments or model.
@@ -93,7 +93,7 @@ class StartPlan:
         from app.engines.llm import kernels, seeds
 
         if self._cpu:
-            _import_model(_architectures(Path(args.model)) if architectures is None else architectures)
+            _import_model(_architectures(args) if architectures is None else architectures)
         config = AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
         if self._sizes_cache and config.cache_config.kv_cache_memory_bytes is None:
             config.cache_config.kv_cache_memory_bytes = _modest_cache(config)
@@ -105,8 +105,10 @@ class StartPlan:
         return config
 
 
-def _architectures(model: Path) -> list[str]:
-    config_file = model / "config.json"
+def _architectures(args: Namespace) -> list[str]:
+    if isinstance(args.hf_overrides, dict) and "architectures" in args.hf_overrides:
+        return list(args.hf_overrides["architectures"])
+    config_file = Path(args.model) / "config.json"
     return (json.loads(config_file.read_bytes()).get("architectures") or []) if config_file.exists() else []
 
 
