@@ -1,4 +1,4 @@
-"""The forced aligner: one more stage, behind those of any pipeline that speaks or listens, which times its words."""
+"""The forced aligner: one more stage, behind those of a pipeline that reads texts out, which times their words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ _SIZES: dict[str, Any] = {"dtype": "bfloat16", "max_model_len": 4096, "gpu_memor
 _SIZES_CPU: dict[str, Any] = {"dtype": "float32", "max_model_len": 4096}
 _FIELDS = ("model", "devices", "env", "num_replicas", "max_queue")
 """Fields of a stage that a configuration file may have beside engine arguments."""
-_SERVED = ("speech", "generation", "llm")
 
 
 class AlignerStage(msgspec.Struct, frozen=True):
@@ -58,11 +57,12 @@ def aligner_stage(
             problems.append(f"{device.origin}: there is no forced aligner; name one with --forced-aligner {MODEL}")
         return None
     asked = flag or given["forced_aligner_config"]
-    if not any(stage.kind in _SERVED for stage in stages):
+    speaking = next((stage for stage in stages if stage.kind == "speech"), None)
+    if speaking is None:
         told = problems if asked.typed else warnings
-        told.append(f"{asked.origin}: no stage of this pipeline speaks or listens, so there are no words to be timed")
+        told.append(f"{asked.origin}: no stage of this pipeline reads texts out, so there are no words to be timed")
         return None
-    values, origins = _defaults(stages)
+    values, origins = _defaults(speaking)
     for layer in _layers(file, given, problems):
         _lay(values, origins, *layer)
     if not values.get("model"):
@@ -99,11 +99,8 @@ def not_an_aligner(directory: Path) -> str | None:
     return f"{directory} is no forced aligner: its config.json has no thinker_config.classify_num, as {MODEL} has"
 
 
-def _defaults(stages: list[StageConfig]) -> tuple[dict[str, Any], dict[str, str]]:
-    """It shares the device of the stage that makes the sound; on one that has none of another."""
-    beside = next((stage for stage in stages if "audio" in stage.outputs), None) or next(
-        stage for stage in stages if stage.kind in _SERVED
-    )
+def _defaults(beside: StageConfig) -> tuple[dict[str, Any], dict[str, str]]:
+    """What holds unless somebody says otherwise; it shares a device of the stage that makes the sound."""
     devices = beside.devices.partition(",")[0]
     on_cpu = devices == "cpu" or platforms.current() == "cpu"
     values = {
@@ -136,8 +133,8 @@ def _read(chosen: Given | None, problems: list[str]) -> StageValues | None:
     arguments = checked.values.get("engine_args", {})
     if arguments.get("runner") not in (None, "pooling"):
         problems.append(f"{chosen.value}: runner: a forced aligner runs as pooling, not {arguments['runner']!r}")
-    for key in sorted({"hf_overrides", "pooler_config"} & arguments.keys()):
-        problems.append(f"{chosen.value}: engine_args.{key}: is set by the server")
+    fixed = sorted({"hf_overrides", "pooler_config"} & arguments.keys())
+    problems += [f"{chosen.value}: engine_args.{key}: is set by the server" for key in fixed]
     problems += checked.planned
     return checked
 

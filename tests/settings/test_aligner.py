@@ -1,4 +1,4 @@
-"""--forced-aligner: one more stage behind those that speak or listen, and what is wrong with what was asked."""
+"""--forced-aligner: one more stage behind those that speak, and what is wrong with what was asked."""
 
 from __future__ import annotations
 
@@ -78,9 +78,11 @@ def test_a_file_sizes_it_and_the_flag_names_the_model(speech_model: str, aligner
     assert resolved(speech_model, forced_aligner_config=file).stages[1].model == "org/other"
 
 
-def test_flags_for_other_stages_do_not_reach_it(model: str, aligner: str) -> None:
-    stage = resolved(model, forced_aligner=aligner, max_model_len=512).stages[1]
-    assert stage.engine_args["max_model_len"] == 4096
+def test_flags_for_other_stages_do_not_reach_it(aligner: str) -> None:
+    *_, stage = resolved(
+        "demo", forced_aligner=aligner, max_model_len=512, stage_overrides={"2": {"dtype": "float16"}}
+    ).stages
+    assert (stage.stage_id, stage.engine_args["max_model_len"]) == (3, 4096)
 
 
 def test_what_is_wrong_is_told(speech_model: str, picture_model: str, aligner: str, tmp_path: Path) -> None:
@@ -88,7 +90,7 @@ def test_what_is_wrong_is_told(speech_model: str, picture_model: str, aligner: s
         f"flag --forced-aligner-device: there is no forced aligner; name one with --forced-aligner {HUB}"
     ]
     assert problems(picture_model, forced_aligner=aligner) == [
-        "flag --forced-aligner: no stage of this pipeline speaks or listens, so there are no words to be timed"
+        "flag --forced-aligner: no stage of this pipeline reads texts out, so there are no words to be timed"
     ]
     assert problems(speech_model, forced_aligner="./nowhere") == [
         "flag --forced-aligner: there is no model at nowhere: the directory does not exist"
@@ -110,7 +112,7 @@ def test_a_variable_for_another_server_is_only_told_of(picture_model: str) -> No
     found = examine({"model": picture_model}, {"OMNI_FORCED_ALIGNER": HUB})
     assert [stage.name for stage in found.settings.stages] == ["diffusion"]
     assert found.warnings == [
-        "env OMNI_FORCED_ALIGNER: no stage of this pipeline speaks or listens, so there are no words to be timed"
+        "env OMNI_FORCED_ALIGNER: no stage of this pipeline reads texts out, so there are no words to be timed"
     ]
 
 
