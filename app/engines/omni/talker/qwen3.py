@@ -18,6 +18,7 @@ import torch
 
 from app.cluster.tensors import Tensor
 from app.engines.omni.rowchannel import RowReceiver, Rows
+from app.engines.omni.speakers import qwen3_speakers
 from app.engines.omni.talker.conditioning import WIDTH
 from app.engines.omni.talker.family import Chunk
 from app.engines.omni.talker.frames import ADDRESS, FRAMES, FrameRequest
@@ -26,7 +27,6 @@ from app.protocol.speechtask import SpeechCard
 
 ARCHITECTURE = "Qwen3OmniTalker"
 _SAMPLE_RATE = 24_000
-_DEFAULT_VOICE = "ethan"
 _FRAMES_TIMEOUT_S = 10.0  # they are sent before what was sampled is; one that died in between sends them never
 _SAMPLING = {"temperature": 0.9, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.05, "max_tokens": 4096}
 """Of transformers' generate, for the first codes; what the others are drawn with is fixed (predictor.py)."""
@@ -70,15 +70,11 @@ class Qwen3Talker:
         """
         config = _config_of(Path(model))
         talker = config.talker_config
-        self._speakers: dict[str, int] = talker.speaker_id or {}
-        if not self._speakers:
-            raise ValueError(f"{model} has no speaker: its talker_config has no speaker_id")
-        default = _DEFAULT_VOICE if _DEFAULT_VOICE in self._speakers else next(iter(self._speakers))
+        self._speakers = qwen3_speakers(Path(model), talker)
+        voices = list(self._speakers)
         self.hf_overrides: Callable[[Any], Any] = talker_config
         self.stop_token_ids: Sequence[int] = [talker.codec_eos_token_id]
-        self.card = SpeechCard(
-            family="Qwen3-Omni", voices=list(self._speakers), default_voice=default, sample_rate=_SAMPLE_RATE
-        )
+        self.card = SpeechCard(family="Qwen3-Omni", voices=voices, default_voice=voices[0], sample_rate=_SAMPLE_RATE)
         self._width = talker.thinker_hidden_size
         self._marks = _marks_of(config)
         self._receiver: RowReceiver | None = None
