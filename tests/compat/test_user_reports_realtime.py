@@ -13,9 +13,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from tests.compat.wire import CHAT
+from tests.compat.wire import CHAT, metric
 from tests.routes.realtime import silence, voice
-from tests.servers import Server, start_server
+from tests.servers import Server, start_server, wait_for
 
 LIMIT_S = 30.0
 
@@ -91,16 +91,7 @@ async def test_127_unknown_events_and_both_ways_to_leave(speaking_chats: Server,
             await socket.close()
         else:
             socket.transport.abort()
-    async with httpx.AsyncClient() as client, asyncio.timeout(5):
-        while "omni_requests_running 0" not in await metrics(client, speaking_chats):
-            await asyncio.sleep(0.05)
-
-
-async def metrics(client: httpx.AsyncClient, server: Server) -> str:
-    """The requests that run, without their labels."""
-    text = (await client.get(server.url + "/metrics")).text
-    running = [line for line in text.splitlines() if line.startswith("omni_requests_running{")]
-    return f"omni_requests_running {sum(float(line.rpartition(' ')[2]) for line in running):g}"
+    await asyncio.to_thread(wait_for, lambda: metric(speaking_chats, "omni_requests_running") == 0, 5, "the end of it")
 
 
 async def test_128_keys_of_every_kind_and_048_a_stop() -> None:
