@@ -6,6 +6,7 @@ Stage engine_args: `load_s` (seconds that loading takes), `load_error` (message 
 `chats` (false: no text), `hears` (a word of chats for each sound), `draws` (plain pictures), `speaks` (a ramp of
 samples), `produces` (tensors, in chats too), `consumes` (such tensors), `talks` and `vocodes` (the later stages of an
 omni model): app/engines/stubtensors.py.
+The variable STUB_PACE multiplies `token_s` on one host, or of one replica.
 A request body may hold `"stub": {...}`: `tokens` (default: the words of the last message), `token_s`, `fail_after`
 (tokens, then a 500), `exit_after` (tokens, then the process dies), `hang_after` (tokens, then silence),
 `refuse` (message of a 400 before Accepted). A picture task holds it in `extra`, and its tokens are steps; so does a
@@ -103,6 +104,7 @@ class StubEngine:
 
     def __init__(self, stage: StageConfig) -> None:
         self._options = msgspec.convert(stage.engine_args, StubOptions)
+        self._options.token_s *= float(os.environ.get("STUB_PACE", "1"))
         self._slots = asyncio.Semaphore(self._options.slots)
         self._load = m.Load()
         self._adapters: dict[str, m.Adapter] = {}

@@ -1,4 +1,7 @@
-"""What users report of realtime sockets, against whole servers. Numbers are those of the report that a test plays."""
+"""What users report of realtime sockets, against a whole server. Numbers are those of the report that a test plays.
+
+The rest of them: tests/faults/test_realtime_sockets.py (48, 128), tests/routes/test_realtime_life.py (123).
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,10 @@ from typing import Any
 import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.typing import Subprotocol
 
 from tests.compat.wire import CHAT, metric
 from tests.routes.realtime import silence, voice
-from tests.servers import Server, start_server, wait_for
+from tests.servers import Server, wait_for
 
 LIMIT_S = 30.0
 
@@ -92,31 +93,3 @@ async def test_127_unknown_events_and_both_ways_to_leave(speaking_chats: Server,
         else:
             socket.transport.abort()
     await asyncio.to_thread(wait_for, lambda: metric(speaking_chats, "omni_requests_running") == 0, 5, "the end of it")
-
-
-async def test_128_keys_of_every_kind_and_048_a_stop() -> None:
-    """One server with a key: who gets in; then a stop signal closes an idle socket with 1001."""
-    env = {"OMNI_MODEL": "stub", "OMNI_API_KEY": "secret"}
-    bearer, other = {"Authorization": "Bearer secret"}, {"X-Api-Key": "secret"}
-    protocols = [Subprotocol("realtime"), Subprotocol("openai-insecure-api-key.secret")]
-    with start_server(env=env) as server:
-        server.wait_ready(60)
-        for query, status in (("", 401), ("?model=stub", 401), ("?api_key=secret", 401)):
-            with pytest.raises(InvalidStatus) as refused:
-                await connect(url(server, query))
-            assert refused.value.response.status_code == status
-        with pytest.raises(InvalidStatus) as refused:
-            await connect(url(server, "?model=gpt-realtime"), additional_headers=bearer)
-        assert refused.value.response.status_code == 404
-        assert b"model_not_found" in (refused.value.response.body or b"")
-        for how in ({"additional_headers": bearer}, {"additional_headers": other}, {"subprotocols": protocols}):
-            async with connect(url(server, "?model=stub"), **how) as socket:  # type: ignore[arg-type]
-                await until(socket, "session.created")
-        async with connect(url(server), additional_headers=bearer) as idle:
-            await until(idle, "session.created")
-            server.terminate()
-            async with asyncio.timeout(10):
-                with pytest.raises(ConnectionClosed) as closed:
-                    await idle.recv()
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1001

@@ -16,7 +16,8 @@ from typing import Any
 import psutil
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
 
 from app.engines.stubspeech import ramp
 from tests.compat.wire import metric
@@ -185,10 +186,30 @@ async def test_a_replica_that_dies_fails_its_response_and_the_socket_stays(serve
         assert sound_of(await until(socket, "response.done")) == ramp(0, 4800)
 
 
-async def test_a_stop_lets_a_response_finish_and_closes_what_is_idle(tmp_path: Path) -> None:
-    with start_server(SERVE, environment(tmp_path)) as server:
+BEARER = {"Authorization": "Bearer secret"}
+PROTOCOLS = [Subprotocol("realtime"), Subprotocol("openai-insecure-api-key.secret")]
+
+
+async def test_keys_of_every_kind_and_a_stop(tmp_path: Path) -> None:
+    """What has begun is finished, what is idle is closed, as long as there is time (user_reports 48 and 128)."""
+    with start_server(SERVE, environment(tmp_path) | {"OMNI_API_KEY": "secret"}) as server:
         server.wait_ready(60)
-        async with session(server) as idle, session(server) as busy, session(server) as endless:
+        for query, headers, status in (
+            ("", None, 401),
+            ("?api_key=secret", None, 401),
+            ("?model=stub", {"Authorization": "Bearer wrong"}, 401),
+            ("?model=gpt-realtime", BEARER, 404),
+        ):
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(f"ws://127.0.0.1:{server.port}/v1/realtime{query}", additional_headers=headers)
+            assert refused.value.response.status_code == status
+            assert json.loads(refused.value.response.body or b"")["error"]["message"]
+        async with (
+            session(server, additional_headers=BEARER) as idle,
+            session(server, additional_headers={"X-Api-Key": "secret"}) as busy,
+            session(server, subprotocols=PROTOCOLS) as endless,
+        ):
+            assert endless.subprotocol == "realtime"
             await say(endless, LONG)
             await say(busy, "word " * 60)  # a second
             await until(busy, "response.output_audio.delta")
