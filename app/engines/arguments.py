@@ -25,7 +25,8 @@ def read_arguments(stage: StageConfig, cls: type[Options], engine: str) -> Optio
     """
     where = f"stage {stage.stage_id} ({stage.name})"
     arguments = {name: value for name, value in stage.engine_args.items() if value is not None}
-    known = {field.name for field in msgspec.structs.fields(cls)} - {"default_sampling_params"}
+    fields = {field.name for field in msgspec.structs.fields(cls)}
+    known = fields - {"default_sampling_params"}
     for name in arguments:
         if name not in known:
             hint = did_you_mean(name, known)
@@ -34,7 +35,9 @@ def read_arguments(stage: StageConfig, cls: type[Options], engine: str) -> Optio
         arguments.setdefault("device", "cpu")
     if isinstance(arguments.get("dtype"), str):
         arguments["dtype"] = _dtype(arguments["dtype"], where)
-    return _converted(cls, arguments | {"default_sampling_params": stage.default_sampling_params}, where)
+    if "default_sampling_params" in fields:  # a stage that samples nothing has none
+        arguments["default_sampling_params"] = stage.default_sampling_params
+    return _converted(cls, arguments, where)
 
 
 def _dtype(name: str, where: str) -> str:

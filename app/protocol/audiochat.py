@@ -107,12 +107,15 @@ def parts_of(body: bytes, stages: Sequence[int], limits: SpeechConfig) -> Parts:
     asked = _decode(body)
     asked.check()
     for_text, *for_talker, for_sound = params_of(asked.sampling_params_list, *stages)
-    speech = _task(merged(asked.audio or {}, for_sound, stages[-1]), limits, streamed=bool(asked.stream))
-    places = {}
+    given = zip(stages[1:], (*for_talker, for_sound), strict=True)
+    places = {f"audio.{name}": place(stage, name) for stage, params in given for name in params}
+    try:
+        speech = _task(merged(asked.audio or {}, for_sound, stages[-1]), limits, streamed=bool(asked.stream))
+    except ApiError as error:
+        raise placed(error, places) from None
     for talker, params in zip(stages[1:-1], for_talker, strict=True):
         speech.extra = merged(speech.extra, _values(_encode(params)), talker)
         check_arguments(speech.extra, NAME)
-        places = {f"audio.{name}": place(talker, name) for name in params}
     chat = {name: value for name, value in _fields(body).items() if name not in _OURS}
     return Parts(asked, _encode(merged(chat, for_text, stages[0])), speech, places)
 

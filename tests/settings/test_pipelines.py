@@ -105,6 +105,15 @@ def test_a_connector_says_how_sound_is_cut(omni: Any) -> None:
         omni(deploy=connector + "stages: [{stage_id: 1, input_connectors: {from_stage_0: c}}]")
 
 
+def test_what_a_vocoder_cannot_have_is_told_before_anything_starts(omni: Any) -> None:
+    with pytest.raises(ConfigError, match="stage 2 .code2wav.: engine argument 'codec_chunk_frame' is unknown .* mean"):
+        omni(deploy="stages: [{stage_id: 2, engine_args: {codec_chunk_frame: 50}}]")
+    with pytest.raises(ConfigError, match="default_sampling_params: a vocoder"):
+        omni(deploy="stages: [{stage_id: 2, default_sampling_params: {top_k: 1}}]")
+    with pytest.raises(ConfigError, match="stage 2 is of kind generation, which has no setting max_model_len"):
+        omni(deploy="stages: [{stage_id: 2, max_model_len: 100}]")
+
+
 def test_stages_can_wait_for_all_of_their_input(omni: Any) -> None:
     assert [stage.async_chunk for stage in omni(deploy="async_chunk: false").settings.stages[1:]] == [False, False]
     assert [stage.async_chunk for stage in omni(async_chunk=False).settings.stages[1:]] == [False, False]
