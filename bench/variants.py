@@ -84,6 +84,16 @@ def voice(deploy: Path) -> Variant:
     return Variant("omni-app", "ours", command, {"OMP_NUM_THREADS": "1"}, path=SPEECH_PATH, body=ONE_WORD)
 
 
+def omni(*flags: str) -> Variant:
+    """`omni-app serve` for an omni model: thinker, talker and code2wav, each a process."""
+    command = (
+        *(sys.executable, "-P", "-c", _OWN_TREE, str(ROOT)),
+        *("serve", "{model}", "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", "{port}"),
+        *("--max-model-len", "1024", "--kv-cache-memory-bytes", str(KV_CACHE_BYTES), *flags),
+    )
+    return Variant("omni-app", "ours", command, {"OMP_NUM_THREADS": "1"})
+
+
 def fastapi_voice() -> Variant:
     """The smallest server around the same voice."""
     command = (sys.executable, "-P", "-c", _OWN_MODULE, str(ROOT), "bench.speech_fastapi", "{port}")

@@ -5,7 +5,7 @@ and two speakers, SPEAKERS. Equal kinds have equal weights. What random weights 
 
 * the thinker writes printable ASCII and ends by itself after some dozen tokens, as its vocabulary is its tokenizer's;
 * the talker says codes and its stop token only, and hears its own last code as well as it hears the thinker;
-* the vocoder's sound has a root mean square of about 0.1.
+* the vocoder's sound has a root mean square of about 0.1, and depends on its codes.
 
 Qwen3-Omni has 4 code groups here, and 16 as published.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +57,27 @@ def build(kind: str, directory: Path) -> Path:
     return directory
 
 
-def qwen2_5_omni(directory: Path, *, speaks: bool = True) -> None:
-    """Speakers in spk_dict.pt; codes at 50 a second. Without `speaks` it is a thinker that writes."""
+def qwen2_5_omni(
+    directory: Path, *, speaks: bool = True, sizes: Mapping[str, Any] | None = None, endless: bool = False
+) -> None:
+    """Speakers in spk_dict.pt; codes at 50 a second. Without `speaks` it is a thinker that writes.
+
+    `sizes` replace members of its configuration; an `endless` one neither stops to write nor to speak by itself.
+    """
     tokenizer = _tokenizer(directory, _QWEN2_5, ("<tts_pad>", "<tts_bos>", "<tts_eos>"))
     ids = tokenizer.convert_tokens_to_ids
-    config = qwen2_5.Qwen2_5OmniConfig(
-        thinker_config=_qwen2_5_thinker(tokenizer),
-        talker_config=_qwen2_5_talker(tokenizer),
-        token2wav_config=_token2wav(),
-        enable_audio_output=speaks,
-    )
+    parts = {
+        "thinker_config": _qwen2_5_thinker(tokenizer),
+        "talker_config": _qwen2_5_talker(tokenizer),
+        "token2wav_config": _token2wav(),
+    }
+    config = qwen2_5.Qwen2_5OmniConfig(**_replaced(parts, sizes or {}), enable_audio_output=speaks)
     model = transformers.Qwen2_5OmniForConditionalGeneration(config).eval()
-    _legible(model.thinker.lm_head, tokenizer, end=0.9)
+    _legible(model.thinker.lm_head, tokenizer, end=0.0 if endless else 0.9)
     if speaks:
-        _articulate(model.talker.codec_head, stops=(CODES + 2, CODES + 4))
+        _articulate(model.talker.codec_head, stops=() if endless else (CODES + 2, CODES + 4))
         model.talker.get_input_embeddings().weight.data.normal_()
+        _expressive(model.token2wav.code2wav_dit_model)
         _audible(
             model.token2wav.code2wav_bigvgan_model.conv_post,
             lambda: model.token2wav(
@@ -83,6 +89,14 @@ def qwen2_5_omni(directory: Path, *, speaks: bool = True) -> None:
         _speakers(directory, bos_token=ids("<tts_bos>"))
     _save(model, directory, "Qwen2_5OmniModel", eos=ids("<|im_end|>"), pad=ids("<|endoftext|>"))
     _processor(directory, "Qwen2_5OmniProcessor", patch_size=14)
+
+
+def _replaced(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """`config` with the members of `sizes`, at any depth, in the place of its own."""
+    merged = dict(config)
+    for name, size in sizes.items():
+        merged[name] = _replaced(merged[name], size) if isinstance(size, Mapping) and name in merged else size
+    return merged
 
 
 def _qwen2_5_thinker(tokenizer: Any) -> dict[str, Any]:
@@ -246,6 +260,7 @@ def _qwen3_thinker(tokenizer: Any) -> dict[str, Any]:
             "num_experts_per_tok": 2,
             "max_position_embeddings": 4096,
             "rope_parameters": _rope(mrope_interleaved=True),
+            "tie_word_embeddings": False,
             "initializer_range": 0.2,
             "pad_token_id": tokenizer.pad_token_id,
         },
@@ -256,6 +271,8 @@ def _qwen3_thinker(tokenizer: Any) -> dict[str, Any]:
             "num_heads": 2,
             "out_hidden_size": 64,
             "num_position_embeddings": 64,
+            "image_size": 128,
+            "apply_vit_abs_pos_embed": True,
             "deepstack_visual_indexes": [0],
         },
         "audio_config": {
@@ -407,6 +424,16 @@ def _only(head: torch.nn.Linear, allowed: Iterable[int], stops: Iterable[int], l
     factors[list(allowed)] = 1.0
     factors[list(stops)] = likely
     head.weight.mul_(factors)
+
+
+@torch.no_grad()
+def _expressive(dit: torch.nn.Module) -> None:
+    """Layers of the size that training starts with; transformers' are so small that the noise stays what it was."""
+    for module in dit.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.weight.normal_(std=module.in_features**-0.5)
+        elif isinstance(module, torch.nn.Embedding):
+            module.weight.normal_()
 
 
 @torch.no_grad()

@@ -1,0 +1,53 @@
+"""A Qwen2.5-Omni of random weights, large enough that its computing matters and small enough for a CPU.
+
+Its thinker never stops to write, nor its talker to speak: how long an answer is, who asks decides, on every side.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HIDDEN = 512
+_ROTARY = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]}
+_SIZES = {
+    "thinker_config": {
+        "text_config": {
+            "hidden_size": HIDDEN,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 10,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "rope_parameters": _ROTARY,
+            "initializer_range": 0.05,
+        },
+        "vision_config": {"out_hidden_size": HIDDEN},
+        "audio_config": {"output_dim": HIDDEN},
+    },
+    "talker_config": {
+        "embedding_size": HIDDEN,
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "rope_parameters": _ROTARY,
+        "initializer_range": 0.05,
+    },
+    "token2wav_config": {
+        "dit_config": {"hidden_size": 256, "num_hidden_layers": 8, "head_dim": 64, "look_backward_layers": [0, 7]},
+        "bigvgan_config": {"upsample_initial_channel": 128},
+    },
+}
+
+
+def build(directory: Path) -> Path:
+    """Write the checkpoint, in float32, into `directory`."""
+    import torch
+
+    from tests import tiny_omni
+
+    torch.manual_seed(0)
+    directory.mkdir(parents=True, exist_ok=True)
+    tiny_omni.qwen2_5_omni(directory, sizes=_SIZES, endless=True)
+    return directory
