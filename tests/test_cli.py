@@ -65,16 +65,16 @@ def test_the_command_imports_nothing_heavy() -> None:
 def test_help_lists_the_commands() -> None:
     result = omni("--help")
     assert result.returncode == 0
-    for command in ("serve", "headless", "config", "version"):
+    for command in ("serve", "headless", "config", "status", "scale", "version"):
         assert re.search(rf"^  {command} ", result.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
     ("words", "shown", "hidden"),
     [
-        (["serve", "--help"], ["--port", "omni-app serve demo", "--help=all"], ["--sse-keep-alive", "--stage-id"]),
+        (["serve", "--help"], ["--port", "--stage-id", "omni-app serve demo", "--help=all"], ["--sse-keep-alive", "-ora"]),
         (["serve", "-h"], ["--port"], ["--sse-keep-alive"]),
-        (["serve", "demo", "--help=all"], ["--port", "--sse-keep-alive", "--lora-modules"], ["--stage-id"]),
+        (["serve", "demo", "--help=all"], ["--port", "--sse-keep-alive", "--lora-modules"], ["-ora"]),
         (["serve", "--help=frontend"], ["--chat-template"], ["--port", "--dtype"]),
         (["headless", "--help=max_num"], ["--max-num-seqs", "--max-num-batched-tokens"], ["--max-model-len"]),
         (["headless", "--help"], ["--stage-id", "-oma, --omni-master-address"], ["--workers"]),
@@ -95,7 +95,7 @@ def test_help_topics(words: list[str], shown: list[str], hidden: list[str]) -> N
         (["serve", "--omni", "--port", "8091"], "no model"),
         (["serve", "demo", "--prot", "1"], "there is no flag --prot (did you mean --port?)"),
         (["serve", "demo", "--workers", "x"], "flag --workers: expected a whole number, got 'x'"),
-        (["serve", "demo", "--stage-id", "0"], "--stage-id belongs to `omni-app headless`"),
+        (["serve", "demo", "--stage-id", "0"], "--omni-master-port is missing: where stages 1 ("),
         (["serve", "demo", "--help=nothing-such"], "no flag has 'nothing-such' in its name"),
         (["serve", "/no/such/model"], "there is no model at /no/such/model"),
         (["headless", "demo"], "--stage-id is missing"),

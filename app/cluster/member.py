@@ -46,9 +46,15 @@ class Member:
         info = self.info
         if heartbeat.load.running == 0 or heartbeat.load.steps != info.load.steps:
             self.moved = time.monotonic()
-        if self.ready or heartbeat.state != "up":  # what registers anew is up before its Ready says what it can do
+        # What registers anew is up before its Ready says what it can do, and who leaves does not come back.
+        if heartbeat.state != "up" or (self.ready and info.state != "draining"):
             self._enter(heartbeat.state)
         info.load = heartbeat.load
+
+    def drain(self) -> None:
+        """It is told to leave."""
+        if self.info.state in LIVE:
+            self._enter("draining")
 
     def judge(self, master: MasterConfig, now: float) -> str:
         """Why it counts as dead, or an empty string; marks it as suspect on the way there.

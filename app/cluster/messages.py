@@ -36,7 +36,8 @@ class Register(Message):
 
     `config_digest` is the digest of the stage's configuration (settings.schema.stage_digest). `replica_id` is -1 when
     the master shall choose it. `address` is where the replica's ROUTER listens; `host` is for people. `engine` names
-    the package that the engine is built on with its version, as settings.engines.engine_of does ("": none).
+    the package that the engine is built on with its version, as settings.engines.engine_of does ("": none). `before`
+    is the id that an earlier master chose (-1: none did).
     """
 
     protocol: int
@@ -49,6 +50,7 @@ class Register(Message):
     host: str
     pid: int
     engine: str = ""
+    before: int = -1
 
 
 class Adapter(msgspec.Struct, array_like=True):

@@ -128,19 +128,26 @@ class Registry:
                 self._send(identity, m.Refused(f"{type(message).__name__} is not for the master"))
 
     def _on_register(self, identity: bytes, register: m.Register) -> None:
-        if reason := objection(register, self._stages.get(register.stage_id), sorted(self._stages)):
+        if reason := self._objection(register):
             logger.warning("refused a replica of stage %d on %s: %s", register.stage_id, register.host, reason)
             self._send(identity, m.Refused(reason))
             return
         replica_id = register.replica_id
         if replica_id < 0:
-            replica_id = self._members.free_id(register.stage_id, register.address)
+            replica_id = self._members.free_id(register.stage_id, register.address, register.before)
         member = Member(identity, register, replica_id)
         self._members.add(member)
         self._failures.pop(member.key, None)
         self._restarts.register(member.key, register.address, register.pid)
         self._send(identity, m.Welcome(replica_id, self._settings.master.heartbeat_period, self._adapters.adapters))
         self._push()
+
+    def _objection(self, register: m.Register) -> str:
+        living = self._members.get((register.stage_id, register.replica_id))
+        if living is not None and living.info.address != register.address:
+            info = living.info
+            return f"there is a replica {info.replica_id} of stage {info.stage_id}: process {info.pid} on {info.host}"
+        return objection(register, self._stages.get(register.stage_id), sorted(self._stages))
 
     def _on_subscribe(self, identity: bytes, subscribe: m.Subscribe) -> None:
         if subscribe.protocol != m.PROTOCOL:
@@ -284,7 +291,10 @@ class Registry:
         """Wait until this replica has reported Ready (bounded by the caller)."""
         await self._up.setdefault(key, asyncio.Event()).wait()
 
-    def drain(self, grace_s: float) -> None:
-        """Tell every replica to finish within `grace_s` seconds and leave."""
-        for member in self._members.values():
+    def drain(self, key: Key, grace_s: float) -> None:
+        """A replica shall finish within `grace_s` seconds and leave; the API workers send it nothing from now on."""
+        member = self._members.get(key)
+        if member is not None:
+            member.drain()
             self._send(member.identity, m.Drain(grace_s))
+            self._push()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, ValuesView
+from collections.abc import ValuesView
 
 import msgspec
 
@@ -74,13 +74,19 @@ class Roster:
         self._reserved.discard(key)
         self._down.pop(key, None)
 
-    def free_id(self, stage_id: int, address: str = "") -> int:
-        """The id that the replica at this address had before, else the lowest one that nobody has."""
+    def get(self, key: Key) -> Member | None:
+        """The replica that goes by this key."""
+        return self._members.get(key)
+
+    def free_id(self, stage_id: int, address: str = "", before: int = -1) -> int:
+        """The id of the replica at this address, here or under an earlier master; else the lowest that nobody has."""
         # Not by host and pid: two containers on one host can have the same.
         known = self.at(address)
         if known is not None and known.info.stage_id == stage_id:
             return known.info.replica_id
         taken = {replica for stage, replica in (*self._members, *self._reserved) if stage == stage_id}
+        if before >= 0 and before not in taken:
+            return before
         return next(i for i in range(len(taken) + 1) if i not in taken)
 
     def states(self, stage_id: int) -> Counter[m.ReplicaState]:
@@ -98,6 +104,3 @@ class Roster:
         for key, info in list(self._down.items()):
             if key not in self._reserved and info.since < limit:
                 del self._down[key]
-
-    def keys(self) -> Collection[Key]:
-        return self._members.keys()

@@ -254,7 +254,9 @@ class Supervisor:
         leaving.add_done_callback(self._leaving.discard)
 
     async def _retire(self, replica: Replica) -> None:
-        await replica.stop(self._settings.master.shutdown_timeout)
+        grace_s = self._settings.master.shutdown_timeout
+        self._registry.drain(_key(replica), grace_s)
+        await replica.stop(grace_s)
         self._registry.retire(_key(replica))
 
     def _end(self, key: Key) -> None:

@@ -196,12 +196,12 @@ class AuthWatch:
 
     def _on_event(self, frames: Frames) -> None:
         event = parse_monitor_message([bytes(frame.buffer) for frame in frames])["event"]
-        if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             self.cause = "--omni-token differs from the master's"
             self.refused.set()
             return
         self._closed_on += 1  # a master that ends just now does that, too, but not again and again
-        if self._closed_on >= _CLOSED_ON:
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL or self._closed_on >= _CLOSED_ON:
             self.cause = "--omni-token or --omni-encrypt differs from the master's"
             self.refused.set()
 

@@ -84,7 +84,7 @@ class Replica:
         self._clients = Clients(self._engine, spec.stage, lambda: self._state)
         self._capabilities: m.Capabilities | None = None
         self._state: m.ReplicaState = "starting"
-        self._heartbeat_s = 1.0
+        self._heartbeat_s, self._chosen_id = 1.0, -1
         self._tick = 0
         self._welcomed = asyncio.Event()
         self._leave: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -138,6 +138,7 @@ class Replica:
                 host=stdlib_socket.gethostname(),
                 pid=os.getpid(),
                 engine=engine_of(stage),
+                before=self._chosen_id,
             )
         )
 
@@ -254,7 +255,7 @@ class Replica:
     def _on_registry(self, frames: Frames) -> None:
         match m.decode_registry(frames[0].buffer):
             case m.Welcome() as welcome:
-                self._heartbeat_s = welcome.heartbeat_s
+                self._heartbeat_s, self._chosen_id = welcome.heartbeat_s, welcome.replica_id
                 self._adapters.want(welcome.adapters)
                 if not self._welcomed.is_set():
                     notices.tell(self._spec.notify_fd, notices.WELCOMED, self._address)

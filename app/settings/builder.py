@@ -94,7 +94,16 @@ class Builder:
 
     def _finished(self, stage_id: int, stage: Merged) -> StageConfig:
         self.origins |= {f"stages[{stage_id}].{path}": origin for path, origin in stage.origins.items()}
-        return msgspec.convert({"stage_id": stage_id, **stage.values}, StageConfig)
+        return msgspec.convert(
+            {"stage_id": stage_id, "per_platform": self._per_platform(stage_id), **stage.values}, StageConfig
+        )
+
+    def _per_platform(self, stage_id: int) -> list[str]:
+        """The engine arguments that the files leave to the platform."""
+        stages = [
+            x[stage_id] for document in self._sources.documents for x in document.platforms.values() if stage_id in x
+        ]
+        return sorted({name for stage in stages for name in stage.values.get("engine_args", {})})
 
     def _merged(self, stage_id: int) -> Merged:
         """One stage, with the topology's word last."""

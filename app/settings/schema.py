@@ -29,6 +29,7 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     `input_timeout_s` seconds. `prompt_template` is what a source is asked in the place of the client's prompt, which
     stands in it as {prompt}. `model_stage` is the part of the model that it runs; the pipeline says which.
     `num_replicas`: how many the server starts, or waits for where the stage runs elsewhere (MasterConfig.stage_id).
+    `per_platform`: engine arguments that the deploy files set by the kind of device, so that hosts may differ in them.
     """
 
     stage_id: int
@@ -52,6 +53,7 @@ class StageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     async_chunk: bool = True
     input_timeout_s: float = 600.0
     prompt_template: str = ""
+    per_platform: list[str] = []
 
 
 class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -209,13 +211,15 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def stage_digest(stage: StageConfig) -> str:
     """Digest of what must be equal on all hosts for replicas of one stage.
 
-    Not devices, counts, environment and caches, nor what only the server acts on: how the stage gets its input.
+    Not devices, counts, environment and caches, nor what only the server acts on: how the stage gets its input. Nor
+    what depends on the kind of device: a server without a GPU has stages on hosts with one.
     """
+    left_out = {"download_dir", *stage.per_platform}
     same = msgspec.structs.replace(
         stage,
         model=stage.source or stage.model,
         source="",
-        engine_args={x: y for x, y in (stage.engine_args | stage.argument_sources).items() if x != "download_dir"},
+        engine_args={x: y for x, y in (stage.engine_args | stage.argument_sources).items() if x not in left_out},
         argument_sources={},
         devices="",
         num_replicas=1,
@@ -227,5 +231,6 @@ def stage_digest(stage: StageConfig) -> str:
         async_chunk=True,
         input_timeout_s=0,
         prompt_template="",
+        per_platform=[],
     )
     return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:16]

@@ -29,10 +29,11 @@ def replica_samples(stages: list[StageConfig], membership: Membership) -> Sample
 
 
 def _states(stage: StageConfig, membership: Membership) -> dict[str, int]:
-    """Replicas in each state; "down" are the local ones that should be there and are not."""
+    """Replicas in each state; those that should be on this host and have not come yet count as down."""
     mine = [replica for replica in membership.replicas if replica.stage_id == stage.stage_id]
     states = dict.fromkeys(get_args(ReplicaState), 0)
     for replica in mine:
         states[replica.state] += 1
-    states["down"] += stage.num_replicas - sum(replica.replica_id < stage.num_replicas for replica in mine)
+    wanted = dict(membership.wanted).get(stage.stage_id, stage.num_replicas)
+    states["down"] += max(0, wanted - sum(replica.local for replica in mine))
     return states

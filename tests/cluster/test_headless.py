@@ -34,9 +34,11 @@ from tests.clusters import (
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys, msgspec
+from app.cluster import headless as module
 from app.cluster.headless import run
 from app.settings.schema import Settings
 
+exec(sys.argv[2])
 sys.exit(run(msgspec.json.decode(sys.argv[1], type=Settings), 0))
 """
 
@@ -58,9 +60,10 @@ class Headless:
 
 
 @asynccontextmanager
-async def started(scratch: Path, config: Settings) -> AsyncIterator[Headless]:
+async def started(scratch: Path, config: Settings, patch: str = "") -> AsyncIterator[Headless]:
+    """The command; `patch` changes its `module`, app.cluster.headless."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, msgspec.json.encode(config),
+        sys.executable, "-c", PROGRAM, msgspec.json.encode(config), patch,
         cwd=ROOT, stderr=asyncio.subprocess.PIPE, env={**os.environ, "TMPDIR": str(scratch)},
     )  # fmt: skip
     try:
@@ -181,6 +184,81 @@ async def test_it_waits_for_a_master_that_comes_later(tmp_path: Path) -> None:
             await eventually(lambda: [x.info.state for x in registry._members.values()] == ["up"])
             command.signal()
             assert (await command.end())[0] == 0
+
+
+async def test_several_replicas_live_and_die_apart(tmp_path: Path) -> None:
+    config = pipeline(token_s=0.05)
+    config.master.local_replicas, config.master.encrypt = 2, True
+    async with served(tmp_path, config) as (orchestrator, command):
+        await eventually(lambda: len(orchestrator.status()[0].replicas) == 2)
+        first, second = sorted(orchestrator.status()[0].replicas, key=lambda x: x.replica_id)
+        assert [first.replica_id, second.replica_id] == [0, 1]
+        streams = [await orchestrator.submit("chat", f"r{i}", body("to the very last word")) for i in range(2)]
+        os.kill(first.pid, signal.SIGKILL)
+        # The parent tells; by heartbeats it would take 30 s.
+        await eventually(lambda: len(orchestrator.status()[0].replicas) == 1, 5)
+        assert [text_of(await read(stream)) for stream in streams] == ["to the very last word "] * 2
+        await eventually(lambda: len(orchestrator.status()[0].replicas) == 2)
+        again = min(orchestrator.status()[0].replicas, key=lambda x: x.replica_id)
+        assert (again.replica_id, again.pid != first.pid) == (0, True)
+        assert alive(second.pid)
+        command.signal()
+        code, printed = await command.end()
+        assert code == 0
+        assert "2 replicas for the master at" in printed
+        assert "stub/0 ended (killed by SIGKILL); starting it again in 0.5 s" in printed
+        assert not any(alive(x.pid) for x in (second, again))
+
+
+async def test_each_replica_has_its_part_of_the_devices() -> None:
+    config = pipeline()
+    config.stages[0].devices, config.master.local_replicas = "4,5", 2
+    assert [spec.stage.devices for spec in headless._specs(config, config.stages[0])] == ["4", "5"]
+    config.stages[0].devices = "4"
+    assert [spec.stage.devices for spec in headless._specs(config, config.stages[0])] == ["4", "4"]
+
+
+async def test_it_is_known_again_to_the_master_that_follows_a_lost_one(tmp_path: Path) -> None:
+    config = pipeline(token_s=0.2)
+    config.master.local_replicas = 2
+    os.mkdir(tmp_path / "scratch")
+    async with started(tmp_path / "scratch", config) as command:
+        known = []
+        for _ in range(2):
+            async with running_registry(tmp_path, config) as registry:
+                await eventually(lambda: registry.states(0)["up"] == 2, 40)
+                known.append([(x.info.replica_id, x.info.pid) for x in registry._members.values()])
+        assert sorted(known[0]) == sorted(known[1])
+        command.signal()
+        assert (await command.end())[0] == 0
+
+
+async def test_a_load_that_takes_too_long_is_ended_and_after_many_the_command_too(tmp_path: Path) -> None:
+    config = pipeline(load_s=60)
+    config.master.stage_init_timeout = 0.3
+    async with running_registry(tmp_path, config), started(tmp_path, config, "module.BACKOFF_S = (0.1,)") as command:
+        code, printed = await command.end()
+    assert code == 1
+    assert printed.count("stub/0 was not ready within --stage-init-timeout 0.3 s") == 2
+    assert "it is not started again" in printed
+
+
+async def test_the_siblings_of_one_that_was_given_up_go_on(tmp_path: Path) -> None:
+    config = pipeline()
+    config.master.local_replicas = 2
+    async with (
+        running_registry(tmp_path, config) as registry,
+        started(tmp_path, config, "module.BACKOFF_S = ()") as command,
+    ):
+        await eventually(lambda: registry.states(0)["up"] == 2, 40)
+        first, second = [x.info.pid for x in registry._members.values()]
+        os.kill(first, signal.SIGKILL)
+        await eventually(lambda: registry.states(0) == {"up": 1, "down": 1})
+        assert command.process.returncode is None
+        os.kill(second, signal.SIGKILL)
+        code, printed = await command.end()
+    assert code == 1
+    assert printed.count("it is not started again") == 2
 
 
 def test_an_unknown_stage_is_an_error() -> None:

@@ -45,8 +45,33 @@ def test_only_work_without_a_step_is_a_stall() -> None:
     assert "made no step for 60 s" in one.judge(MASTER, one.moved + 61)
 
 
-def test_loading_is_no_stall() -> None:
+@pytest.mark.parametrize(("silent_s", "reason"), [(31, ""), (590, ""), (601, "no heartbeat for 601 s")])
+def test_loading_is_neither_a_stall_nor_silence(silent_s: float, reason: str) -> None:
+    """It may keep the process from everything else; --stage-init-timeout is its limit."""
     one = member()
     one.info.state = "starting"
-    one.seen = one.moved + 1000
-    assert one.judge(MASTER, one.moved + 1000) == ""
+    assert one.judge(MASTER, one.seen + silent_s) == reason
+    assert one.info.state == "starting"
+
+
+def test_who_was_told_to_leave_does_not_come_back() -> None:
+    one = member()
+    before = one.info.since = 1.0
+    one.drain()
+    one.report(m.Heartbeat("up", 1, m.Load()))
+    assert one.info.state == "draining"
+    assert one.info.since > before
+
+
+def test_the_time_of_a_state_is_that_of_its_beginning() -> None:
+    one = member()
+    one.info.since = 1.0
+    one.report(m.Heartbeat("up", 1, m.Load()))
+    assert one.info.since == 1.0
+    one.judge(MASTER, one.seen + 4)
+    assert one.info.since > 1.0
+
+
+def test_several_heartbeats_fit_into_the_silence_that_nobody_survives() -> None:
+    assert MasterConfig(heartbeat_s=1, heartbeat_timeout=30).heartbeat_period == 1
+    assert MasterConfig(heartbeat_s=1, heartbeat_timeout=1.5).heartbeat_period == 0.5

@@ -252,17 +252,66 @@ async def test_the_reason_of_a_bye_is_kept_for_the_supervisor(tmp_path: Path) ->
         assert registry.failure((0, 0)) == ""
 
 
-async def test_drain_is_passed_to_every_replica(tmp_path: Path) -> None:
+async def test_who_shall_leave_is_told_and_so_are_the_api_workers(tmp_path: Path) -> None:
     config = patient()
     async with (
         running_registry(tmp_path, config) as registry,
+        subscriber(tmp_path, config) as worker,
         replica(tmp_path, config, replica_id=0) as one,
         replica(tmp_path, config, replica_id=1) as two,
     ):
         for each in (one, two):
-            await each.get(m.Welcome)
-        registry.drain(1.5)
-        assert [await x.get(m.Drain) for x in (one, two)] == [m.Drain(1.5)] * 2
+            each.send(m.Ready(CAN_CHAT))
+        await worker.get(m.Membership, where=lambda x: states(x) == ["up", "up"])
+        registry.drain((0, 1), 1.5)
+        await worker.get(m.Membership, where=lambda x: states(x) == ["up", "draining"])
+        assert await two.get(m.Drain) == m.Drain(1.5)
+        assert not [x for x in one.heard if isinstance(x, m.Drain)]
+
+
+async def test_a_parent_elsewhere_tells_of_the_death_of_its_replica(tmp_path: Path) -> None:
+    config = patient()
+    async with (
+        running_registry(tmp_path, config),
+        subscriber(tmp_path, config) as worker,
+        replica(tmp_path, config, replica_id=-1) as one,
+        peer(f"ipc://{tmp_path}/registry.sock", TOKEN) as parent,
+    ):
+        one.send(m.Ready(CAN_CHAT))
+        await worker.get(m.Membership, where=lambda x: states(x) == ["up"])
+        parent.send(m.Gone("tcp://127.0.0.1:8", "of another one"))
+        parent.send(m.Gone("tcp://127.0.0.1:9", "killed by SIGKILL"))
+        (info,) = (await worker.get(m.Membership, where=lambda x: states(x) == ["down"])).replicas
+        assert info.note == "killed by SIGKILL"
+
+
+async def test_an_id_that_a_living_replica_has_is_refused_and_that_of_a_dead_one_is_not(tmp_path: Path) -> None:
+    config = patient()
+    async with (
+        running_registry(tmp_path, config) as registry,
+        replica(tmp_path, config, replica_id=0, address="tcp://10.0.0.1:1", host="first") as one,
+    ):
+        await one.get(m.Welcome)
+        async with replica(tmp_path, config, replica_id=0, address="tcp://10.0.0.2:1") as two:
+            assert "there is a replica 0 of stage 0: process" in (await two.get(m.Refused)).reason
+            registry.lost((0, 0), "killed")
+            two.send(registration(config, replica_id=0, address="tcp://10.0.0.2:1"))
+            assert (await two.get(m.Welcome)).replica_id == 0
+    assert len(registry._members) == 1
+
+
+async def test_what_is_wanted_is_told_with_the_membership(tmp_path: Path) -> None:
+    config = patient()
+    asked: list[m.Scale] = []
+    async with running_registry(tmp_path, config) as registry, subscriber(tmp_path, config) as worker:
+        registry.on_scale = asked.append
+        async with peer(f"ipc://{tmp_path}/registry.sock", TOKEN) as stranger:
+            stranger.send(m.Scale(0, 9))
+            await stranger.get(m.Refused)
+        worker.send(m.Scale(0, 3, "1,2"))
+        await eventually(lambda: asked == [m.Scale(0, 3, "1,2")])
+        registry.want(0, 3)
+        await worker.get(m.Membership, where=lambda x: x.wanted == [(0, 3)])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

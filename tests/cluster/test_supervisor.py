@@ -6,16 +6,35 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.cluster import messages as m
 from app.cluster import supervisor as module
 from app.cluster.rundir import StartupError
 from app.cluster.supervisor import Supervisor, group_by_devices
-from app.settings.schema import Settings, StageConfig
-from tests.clusters import alive, cluster, eventually, running_registry, settings
+from app.pipeline.balance import Balancer
+from app.pipeline.connection import Stream
+from app.pipeline.orchestrator import Orchestrator
+from app.settings.schema import Settings, StageConfig, stage_digest
+from tests.clusters import (
+    Peer,
+    alive,
+    body,
+    cluster,
+    eventually,
+    free_port,
+    peer,
+    read,
+    registration,
+    running_registry,
+    settings,
+    text_of,
+)
 
 
 def stages(*devices: str, **fields: Any) -> list[StageConfig]:
@@ -146,3 +165,110 @@ async def test_one_stage_that_fails_fails_the_start_without_waiting_for_the_othe
     config.stages[1].engine_args = {"load_error": "no such checkpoint"}
     with pytest.raises(StartupError, match=r"stage 1 .*\(exit code 1\): RuntimeError: no such checkpoint"):
         await asyncio.wait_for(progress_of(tmp_path, config), 40)
+
+
+# ------------------------------------------------------------------------------------------------ stages elsewhere
+
+
+def split(**engine_args: Any) -> Settings:
+    """A server that runs stage 0 itself and waits for stage 1."""
+    config = settings(**engine_args)
+    config.stages = stages("cpu", "cpu", engine_args=engine_args)
+    config.master.stage_id = 0
+    return config
+
+
+async def test_it_waits_for_stages_of_other_hosts_and_says_so(tmp_path: Path) -> None:
+    config, lines = split(), list[str]()
+    config.stages[1].num_replicas = 2
+    async with running_registry(tmp_path, config) as registry:
+        supervisor = Supervisor(config, registry, tmp_path)
+        start = asyncio.create_task(supervisor.start(lines.append))
+        await eventually(lambda: "waiting for stage 1 (s1): 0 of 2 replicas up" in lines)
+        async with other(tmp_path, config) as one, other(tmp_path, config) as two:
+            await eventually(lambda: "waiting for stage 1 (s1): 0 of 2 replicas up, 2 starting" in lines)
+            one.send(m.Ready(m.Capabilities()))
+            await eventually(lambda: "waiting for stage 1 (s1): 1 of 2 replicas up, 1 starting" in lines)
+            assert not start.done()
+            two.send(m.Ready(m.Capabilities()))
+            await asyncio.wait_for(start, 20)
+        await supervisor.stop(grace_s=2)
+    assert "stage 1 (s1): ready on other hosts" in lines
+    assert not [line for line in lines if "loading" in line and "stage 1" in line]
+
+
+@asynccontextmanager
+async def other(path: Path, config: Settings) -> AsyncIterator[Peer]:
+    """A replica of stage 1 on another host."""
+    address = f"tcp://10.0.0.1:{free_port()}"
+    digest = stage_digest(config.stages[1])
+    async with peer(f"ipc://{path}/registry.sock") as replica:
+        replica.send(registration(config, model="m", stage_id=1, replica_id=-1, address=address, config_digest=digest))
+        yield replica
+
+
+async def test_stages_that_do_not_come_are_named(tmp_path: Path) -> None:
+    config = split()
+    config.master.init_timeout = 1
+    words = r"not ready within --init-timeout 1 s: stage 1 \(s1\): 0 of 1 replicas up$"
+    with pytest.raises(StartupError, match=words):
+        await progress_of(tmp_path, config)
+
+
+# ------------------------------------------------------------------------------------------------ scaling
+
+
+def of(orchestrator: Orchestrator) -> list[tuple[int, str]]:
+    return [(x.replica_id, x.state) for x in orchestrator.membership.replicas]
+
+
+async def scale(orchestrator: Orchestrator, replicas: int) -> None:
+    await orchestrator.tell_master(m.Scale(0, replicas), lambda x: (0, replicas) in x.wanted)
+
+
+async def test_replicas_are_added_and_let_go_while_requests_run(tmp_path: Path) -> None:
+    async with cluster(tmp_path, settings(token_s=0.05)) as (orchestrator, _):
+        await scale(orchestrator, 3)
+        await eventually(lambda: of(orchestrator) == [(0, "up"), (1, "up"), (2, "up")])
+        for number in range(9):
+            orchestrator._graph.pools[0]._balancer = Balancer("round-robin")
+            assert text_of(await read(await orchestrator.submit("chat", f"r{number}", body("x")))) == "x "
+        connections = orchestrator._graph.pools[0].connections
+        running = [x.submit(m.Submit(f"s{i}", "chat"), body("a b c d e f g h")) for i, x in enumerate(connections)]
+        pids = [x.info.pid for x in connections]
+        await scale(orchestrator, 1)
+        await eventually(lambda: of(orchestrator)[0] == (0, "up") and "up" not in dict(of(orchestrator)[1:]).values())
+        texts = [await whole(stream) for stream in running]
+        assert texts == ["a b c d e f g h "] * 3, "those that leave finish what runs there"
+        await eventually(lambda: of(orchestrator) == [(0, "up")])
+        assert [alive(pid) for pid in pids] == [True, False, False]
+
+
+async def whole(stream: Stream) -> str:
+    events: list[m.AnyEvent] = []
+    while not (events and isinstance(events[-1], m.Done)):
+        events += await stream.next_batch()
+    return text_of(events)
+
+
+async def test_the_master_that_follows_runs_as_many(tmp_path: Path) -> None:
+    config = settings(replicas=2)
+    async with cluster(tmp_path, config) as (orchestrator, _):
+        await scale(orchestrator, 1)
+        await eventually(lambda: of(orchestrator) == [(0, "up")])
+    async with cluster(tmp_path, config) as (orchestrator, _):
+        assert of(orchestrator) == [(0, "up")]
+        assert orchestrator.membership.wanted == [(0, 1)]
+
+
+async def test_a_new_replica_that_fails_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "BACKOFF_S", (0.1,))
+    config = settings()
+    async with cluster(tmp_path, config) as (orchestrator, _):
+        config.stages[0].engine_args["load_exit"] = 7
+        await scale(orchestrator, 2)
+        await eventually(lambda: "failed to start" in caplog.text)
+        config.stages[0].engine_args["load_exit"] = -1
+        await eventually(lambda: of(orchestrator) == [(0, "up"), (1, "up")])

@@ -214,3 +214,62 @@ async def test_last_words_are_written_before_the_context_ends(tmp_path: Path) ->
         await asyncio.to_thread(context.term)
         await eventually(lambda: len(heard) == 3)
         assert heard[-1] == b"bye"
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2], ids=["ipc", "tcp4", "tcp6"])
+async def test_with_encryption_the_same_token_lets_in(tmp_path: Path, kind: int) -> None:
+    address, heard = addresses(tmp_path)[kind], []
+    async with (
+        server(address, "secret", lambda x: heard.append(x[1].bytes), encrypt=True),
+        client(address, "secret", encrypt=True) as (channel, watch),
+    ):
+        channel.send([b"hello"])
+        await eventually(lambda: heard == [b"hello"])
+        assert not watch.refused.is_set()
+
+
+@pytest.mark.parametrize(
+    ("token", "theirs", "ours"), [("a guess", True, True), ("secret", True, False), ("secret", False, True)]
+)
+async def test_another_key_never_reaches_the_handler_and_is_told_so(
+    tmp_path: Path, token: str, theirs: bool, ours: bool
+) -> None:
+    """Nor does one side that encrypts talk to one that does not."""
+    address, heard = addresses(tmp_path)[1], []
+    async with (
+        server(address, "secret", lambda x: heard.append(x[1].bytes), encrypt=theirs),
+        client(address, token, encrypt=ours) as (channel, watch),
+    ):
+        channel.send([b"hello"])
+        await asyncio.wait_for(watch.refused.wait(), 20)
+        assert watch.cause == "--omni-token or --omni-encrypt differs from the master's"
+        assert heard == []
+
+
+@pytest.mark.parametrize("encrypt", [True, False])
+async def test_who_listens_on_the_wire(encrypt: bool) -> None:
+    """Without encryption everything can be read there, token and all."""
+    port, seen, heard = free_port(), bytearray(), list[bytes]()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            seen.extend(data)
+            writer.write(data)
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer), return_exceptions=True)
+        for each in (writer, far_writer):
+            each.close()
+
+    wire = await asyncio.start_server(pass_on, "127.0.0.1", 0)
+    through = f"tcp://127.0.0.1:{wire.sockets[0].getsockname()[1]}"
+    async with (
+        wire,
+        server(f"tcp://127.0.0.1:{port}", "the token", lambda x: heard.append(x[1].bytes), encrypt=encrypt),
+        client(through, "the token", encrypt=encrypt) as (channel, _),
+    ):
+        channel.send([b"what nobody else shall read"])
+        await eventually(lambda: heard == [b"what nobody else shall read"])
+        assert (b"what nobody else shall read" in seen) is not encrypt
+        assert (b"the token" in seen) is not encrypt

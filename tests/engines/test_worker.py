@@ -195,6 +195,7 @@ async def test_the_work_of_a_silent_client_is_cancelled_and_it_is_told(
         peer(data_address(tmp_path), TOKEN) as silent,
         peer(data_address(tmp_path), TOKEN) as talkative,
     ):
+        await asyncio.wait_for(registry.wait_up((0, 0)), 20)
         for client in (silent, talkative):
             client.send(m.Submit("r", "chat"), body(tokens=10_000))
         await eventually(lambda: running(registry) == 2)
@@ -259,7 +260,7 @@ async def test_asked_again_it_still_finishes_what_runs(tmp_path: Path) -> None:
         os.kill(replica.pid, signal.SIGTERM)
         await eventually(lambda: [x.info.state for x in registry._members.values()] == ["draining"])
         os.kill(replica.pid, signal.SIGTERM)
-        registry.drain(20)
+        registry.drain((0, 0), 20)
         assert text_of(await events_until_end(client)).endswith("five six ")
         assert await asyncio.wait_for(replica.wait(), 30) == 0
 

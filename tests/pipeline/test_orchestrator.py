@@ -180,7 +180,7 @@ async def test_a_full_queue_answers_429_with_retry_after(tmp_path: Path) -> None
 async def test_a_full_replica_passes_the_request_on_to_one_with_room(tmp_path: Path) -> None:
     config = settings(replicas=2, slots=1, token_s=0.2)
     config.stages[0].max_queue = 0
-    config.master.lb_policy = "random"
+    config.stages[0].lb_policy = "random"
     async with cluster(tmp_path, config) as (orchestrator, _):
         streams = [await orchestrator.submit("chat", f"r{i}", body("a b")) for i in range(2)]
         with pytest.raises(ApiError, match="busy"):

@@ -35,7 +35,7 @@ INPUTS = {
     "deploy_config",
     "strategy_config",
     "stage_overrides",
-    "stage_id",
+    "omni_token_file",
     "default_sampling_params",
     "forced_aligner",
     "forced_aligner_config",
@@ -54,7 +54,7 @@ OF_EDGES = "async-chunk"
 ENGINE = [flag for flag in OURS if flag.target.startswith(("engine.", "stage.")) and flag.name != OF_EDGES]
 PLACED = [flag for flag in OURS if flag.target != "input" and flag.name != OF_EDGES]
 NOT_ACCEPTED = [flag for flag in flags() if flag.status != "works"]
-SHARED = [(flag, kind) for flag in WORKING for kind in ("diffusion", "speech") if {"llm", kind} <= set(flag.kinds)]
+SHARED = [(flag, kind) for flag in ENGINE for kind in ("diffusion", "speech") if {"llm", kind} <= set(flag.kinds)]
 
 
 def by_name(flag: Flag) -> str:
@@ -67,6 +67,7 @@ CERTIFICATE, KEY = write_certificate(FILES, "server")
 
 SAMPLES = {
     "dtype": "float16",
+    "stage-id": "0",
     "quantization-config": '{"image": 2}',
     "allowed-origins": "https://one.test",
     "disable-access-log-for-endpoints": "/metrics",
@@ -82,6 +83,8 @@ SAMPLES = {
 TLS = {"ssl_certfile": str(CERTIFICATE), "ssl_keyfile": str(KEY), "ssl_ca_certs": str(CERTIFICATE)}
 COMPANIONS = dict.fromkeys((*TLS, "ssl_cert_reqs"), TLS) | {
     "enable_auto_tool_choice": {"tool_call_parser": "hermes"},
+    "omni_encrypt": {"omni_token": "t"},
+    "omni_dp_size_local": {"stage_id": 0},
     "enable_log_outputs": {"enable_log_requests": True},
     "diffusion_compile_dynamic": {"diffusion_compile_granularity": "regional"},
     "cache_config": {"cache_backend": "first_block"},

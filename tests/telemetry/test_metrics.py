@@ -219,7 +219,9 @@ def test_methods_are_bounded(metrics: Metrics) -> None:
 
 
 def replica(replica_id: int, state: m.ReplicaState, load: m.Load | None = None) -> m.ReplicaInfo:
-    return m.ReplicaInfo(0, replica_id, "ipc://x", state, "here", 1, load or m.Load(), m.Capabilities())
+    return m.ReplicaInfo(
+        0, replica_id, "ipc://x", state, "here", 1, load or m.Load(), m.Capabilities(), local=replica_id < 3
+    )
 
 
 def test_replicas_that_are_missing_are_down() -> None:
