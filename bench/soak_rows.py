@@ -9,6 +9,7 @@ import random
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ import httpx
 
 from tests import tiny_diffusion
 from tests.compat import heard
-from tests.faults import chains, edges, matrix, pictures, sounds
+from tests.faults import chains, edges, failover, matrix, pictures, remote, sounds
 from tests.faults.streams import Streams
 from tests.servers import Server, free_port, start_server, wait_for
 
@@ -153,8 +154,26 @@ def everything_is_understood() -> None:
         server.assert_nothing_left()
 
 
+def _between_hosts(fault: remote.Fault, moment: remote.Moment) -> None:
+    times = remote.run(fault, moment)
+    print(f"{fault}, {moment}: known after {times.detect_s:.1f} s, well again {times.recover_s:.1f} s after its end")
+
+
+def one_of_two_dies() -> None:
+    """Fifty times amid 200 requests."""
+    with start_server(matrix.SERVE, {"OMNI_STAGE_OVERRIDES": json.dumps({"0": {"num_replicas": 2}})}) as server:
+        server.wait_ready(60)
+        total: Counter[str] = Counter()
+        for _ in range(50):
+            total += failover.kill_one_amid(server, random.Random())
+        print(f"50 x one of two replicas killed amid {failover.AT_ONCE} requests: {dict(total)}")
+        assert server.stop() == 0
+        server.assert_nothing_left()
+
+
 ROWS: dict[str, Callable[[], None]] = {
     **{f"matrix: {row.kind}, {row.fault}, {row.moment}": partial(matrix.run, row) for row in matrix.ROWS},
+    **{f"hosts: {fault}, {moment}": partial(_between_hosts, fault, moment) for fault, moment in remote.ROWS},
     "start, stop (SIGTERM), again": partial(start_and_stop, "terminate"),
     "start, stop (Ctrl-C), again": partial(start_and_stop, "press_ctrl_c"),
     "start, kill -9, again": partial(start_and_stop, "kill"),
@@ -164,6 +183,7 @@ ROWS: dict[str, Callable[[], None]] = {
     f"{SPEECH_LEAVERS} clients that leave after the first piece of speech": speech_clients_leave,
     "12 x 30 sentences and chats of the demo are understood": everything_is_understood,
     "5 x the replica killed amid streams": replica_crash_loop,
+    f"50 x one of two replicas killed amid {failover.AT_ONCE} requests": one_of_two_dies,
     "tensors from stage to stage, every end of an edge five times": edge_faults,
     "thinker, talker and vocoder, every end of a chat five times": chain_faults,
 }

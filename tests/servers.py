@@ -55,9 +55,12 @@ def wait_for(
 class Server:
     """One running server with a runtime directory, a session and a log file of its own."""
 
-    def __init__(self, args: Sequence[str], env: Mapping[str, str], *, cwd: Path, port: int) -> None:
+    def __init__(
+        self, args: Sequence[str], env: Mapping[str, str], *, cwd: Path, port: int, host: str = "127.0.0.1"
+    ) -> None:
+        self.host = host
         self.port = port
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{host}:{port}"
         self.home = Path(tempfile.mkdtemp(prefix="ot", dir="/tmp"))
         self.log = self.home / "log"
         self.runtime = self.home / "run"

@@ -147,13 +147,14 @@ class Orchestrator:
         instance: str = "",
         limit_s: float = 0.0,
         streamed: bool = False,
+        whole: bool = False,
     ) -> RequestStream:
         """Send a request to a replica that answers `kind`; returns once its engine has accepted it.
 
         `task`: what the replica has to be able to do, where that is not `kind`. `instance`: the one engine that can
         answer (Capabilities.instance), "" for any.
         `limit_s`: seconds until the whole answer must be there, 0 for no limit. `streamed`: the client gets the answer
-        in pieces, so that their times are of interest.
+        in pieces, so that their times are of interest. `whole`: it is used when it is complete, and not before.
 
         Raises:
             ApiError: the engine's refusal; 404 when `instance` is gone, 429 when every replica's queue is full, 503
@@ -162,7 +163,7 @@ class Orchestrator:
         submit = m.Submit(request_id, kind, model, CREDIT_WINDOW)
         pool = self._graph.entry_for(task or kind)
         target = self._holder(pool, instance) if instance else pool
-        request = RequestStream(target, submit, body, limit_s, self._meter(pool, model, streamed))
+        request = RequestStream(target, submit, body, limit_s, self._meter(pool, model, streamed), whole=whole)
         await request.start()
         return request
 

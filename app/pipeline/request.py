@@ -50,14 +50,24 @@ class RequestStream:
     Iteration raises ApiError when the request fails. Always call `aclose`, once the events have been used: it aborts
     what still runs, and lets the replica free what the events referred to. `meter` counts it.
 
+    `whole`: nobody uses the answer before it is complete, so it comes as one batch, and a replica that dies amid it has
+    not been heard.
     `source`: the request whose tensors are appended to this one; `on_consumed` is told how many of the appended inputs
     the engine has used and needs no longer.
     """
 
     def __init__(
-        self, pool: StagePool | Holder, submit: m.Submit, body: bytes, limit_s: float, meter: RequestMeter | StageMeter
+        self,
+        pool: StagePool | Holder,
+        submit: m.Submit,
+        body: bytes,
+        limit_s: float,
+        meter: RequestMeter | StageMeter,
+        *,
+        whole: bool = False,
     ) -> None:
         self._pool = pool
+        self._whole = whole
         self._meter = meter
         self._limit_s = limit_s
         self._deadline = asyncio.get_running_loop().time() + limit_s if limit_s > 0 else None
@@ -191,14 +201,19 @@ class RequestStream:
         return events
 
     async def _next(self) -> list[m.AnyEvent]:
-        while not self._waiting:
+        while not self._waiting or (self._whole and not isinstance(self._waiting[-1], m.Done | m.Failed)):
             assert self._stream is not None
             try:
-                self._waiting = await self._stream.next_batch()
+                batch = await self._stream.next_batch()
             except ReplicaLostError:
                 if self._bound or len(self._tried) >= _ATTEMPTS:
                     raise self._lost() from None
                 await self._open()
+                continue
+            self._waiting += batch
+            if self._whole:
+                self._owed += sum(map(m.cost, batch))
+                self._return_credit()
         events, self._waiting = self._waiting, []
         self._streamed = self._streamed or not all(isinstance(event, m.Progress) for event in events)
         return events

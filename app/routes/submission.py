@@ -149,6 +149,7 @@ async def _submit(request: Request[Any, Any, Any], submission: Submission, strea
         instance=submission.instance,
         limit_s=limit_s,
         streamed=stream,
+        whole=not stream,
     )
 
 

@@ -32,9 +32,9 @@ class Stream:
         self.began = False
         self.text = ""
 
-    async def run(self, port: int, body: dict[str, Any]) -> None:
+    async def run(self, host: str, port: int, body: dict[str, Any]) -> None:
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection(host, port)
         except OSError:
             self.outcome = "refused"
             return
@@ -87,7 +87,8 @@ class Streams:
         self._thread.start()
 
     async def _run(self) -> None:
-        await asyncio.gather(*(stream.run(self._server.port, self._body) for stream in self.all))
+        server = self._server
+        await asyncio.gather(*(stream.run(server.host, server.port, self._body) for stream in self.all))
 
     def wait_begun(self, limit_s: float = 20) -> Streams:
         """Wait until every stream has got a token."""

@@ -33,6 +33,8 @@ def problems(typed: dict[str, Any], model: str = "demo") -> list[str]:
         ({"disable_access_log_for_endpoints": ["metrics"]}, "a path begins with /, got 'metrics'"),
         ({"enable_auto_tool_choice": True}, "stage 0 (text): --enable-auto-tool-choice needs --tool-call-parser"),
         ({"enable_log_outputs": True}, "stage 0 (text): --enable-log-outputs needs --enable-log-requests"),
+        ({"ray_address": "10.0.0.1:6379"}, "--ray-address means nothing without --worker-backend ray"),
+        ({"worker_backend": "ray"}, "give --omni-master-address and --omni-master-port, where they reach this one"),
         (
             {"enable_per_request_metrics": True, "disable_log_stats": True},
             "--enable-per-request-metrics and --disable-log-stats exclude each other",
