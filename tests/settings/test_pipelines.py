@@ -106,7 +106,7 @@ def test_a_connector_says_how_sound_is_cut(omni: Any) -> None:
 
 
 def test_what_a_vocoder_cannot_have_is_told_before_anything_starts(omni: Any) -> None:
-    with pytest.raises(ConfigError, match="stage 2 .code2wav.: engine argument 'codec_chunk_frame' is unknown .* mean"):
+    with pytest.raises(ConfigError, match=r"stage 2 .code2wav.: engine argument 'codec_chunk_frame' is unknown .* mean"):
         omni(deploy="stages: [{stage_id: 2, engine_args: {codec_chunk_frame: 50}}]")
     with pytest.raises(ConfigError, match="default_sampling_params: a vocoder"):
         omni(deploy="stages: [{stage_id: 2, default_sampling_params: {top_k: 1}}]")
