@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -23,7 +23,7 @@ class Code2WavOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     A stream's first piece is made of `initial_codec_chunk_frames` codec frames, all others of `codec_chunk_frames`, and
     `codec_left_context_frames` before a piece are computed again with it. 0: what suits the model.
     `codec_right_context_frames`: frames after a piece that are looked at, for models that look ahead; none: what suits
-    the model.
+    the model. `default_sampling_params`: there are none.
     """
 
     dtype: str = "auto"
@@ -38,6 +38,7 @@ class Code2WavOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     codec_chunk_frames: Count = 0
     codec_left_context_frames: Count = 0
     codec_right_context_frames: Count | None = None
+    default_sampling_params: dict[str, Any] = {}
 
 
 def read_options(stage: StageConfig) -> Code2WavOptions:
@@ -47,9 +48,9 @@ def read_options(stage: StageConfig) -> Code2WavOptions:
         ValueError: an argument is unknown or has a value that cannot be; the message names stage and argument.
     """
     where = f"stage {stage.stage_id} ({stage.name})"
-    if stage.default_sampling_params:
-        raise ValueError(f"{where}: default_sampling_params: a vocoder has none; give them to the talker's stage")
     options = read_arguments(stage, Code2WavOptions, "code2wav")
+    if options.default_sampling_params:
+        raise ValueError(f"{where}: default_sampling_params: a vocoder has none; give them to the talker's stage")
     if options.trust_remote_code:
         raise ValueError(f"{where}: trust_remote_code: vocoders run on code of transformers only")
     return options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from app.cluster.tensors import Tensor
+from app.engines.omni.speakers import qwen2_5_speakers
 from app.engines.omni.talker.checkpoint import read_rows
 from app.engines.omni.talker.conditioning import WIDTH
 from app.engines.omni.talker.family import Chunk, unreadable
@@ -19,7 +19,6 @@ from app.engines.omni.torchtensors import to_torch
 from app.protocol.speechtask import SpeechCard
 
 ARCHITECTURE = "Qwen2_5OmniTalker"
-_SPEAKERS = "spk_dict.pt"
 _EMBEDDINGS = "thinker.model.embed_tokens.weight"
 _SAMPLE_RATE = 24_000
 _SAMPLING = {"temperature": 0.9, "top_p": 0.8, "top_k": 40, "repetition_penalty": 1.05, "max_tokens": 4096}
@@ -56,7 +55,7 @@ class Qwen2_5Talker:  # noqa: N801
         """
         directory = Path(model)
         talker = _talker_of(directory)
-        speakers = _speakers(directory)
+        speakers = {name: int(speaker["bos_token"]) for name, speaker in qwen2_5_speakers(directory).items()}
         self.hf_overrides: Callable[[Any], Any] = talker_config
         self.stop_token_ids: Sequence[int] = [talker["tts_codec_pad_token_id"], talker["tts_codec_end_token_id"]]
         self.card = SpeechCard(
@@ -184,15 +183,3 @@ def _talker_of(model: Path) -> dict[str, Any]:
     from transformers import Qwen2_5OmniTalkerConfig
 
     return dict(Qwen2_5OmniTalkerConfig(**talker).to_dict())  # with what a file leaves to the class
-
-
-def _speakers(model: Path) -> dict[str, int]:
-    """Voices, the one that transformers takes unasked before the others, and the thinker's token that tells each."""
-    try:
-        found = torch.load(model / _SPEAKERS, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"{model / _SPEAKERS} cannot be read: {error}") from None
-    if not found:
-        raise ValueError(f"{model / _SPEAKERS} has no speaker")
-    first = "Chelsie" if "Chelsie" in found else next(iter(found))
-    return {name: int(found[name]["bos_token"]) for name in (first, *found)}
