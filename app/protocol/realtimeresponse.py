@@ -75,8 +75,9 @@ class ResponseParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     audio: ResponseAudio = msgspec.field(default_factory=ResponseAudio)
 
 
-_NOT_HERE = {**REFUSED, "turn_detection": "it is a matter of the session"}
-_decoder = FieldDecoder(ResponseParams, _NOT_HERE)
+_OLD_NAMES = ("modalities", "max_response_output_tokens", "voice", "speed", "output_audio_format")
+_OF_SESSIONS = ("turn_detection", "input_audio_format", "input_audio_transcription", "input_audio_noise_reduction")
+_decoder = FieldDecoder(ResponseParams, REFUSED | dict.fromkeys(_OF_SESSIONS, "it is a matter of the session"))
 
 
 def response_params(fields: Mapping[str, Any]) -> ResponseParams:
@@ -87,7 +88,7 @@ def response_params(fields: Mapping[str, Any]) -> ResponseParams:
     """
     moved: dict[str, str] = {}
     try:
-        return _decoder.build(modern(fields, moved))
+        return _decoder.build(modern(fields, moved, _OLD_NAMES))
     except ApiError as error:
         raise explained(error, moved, "response") from None
 

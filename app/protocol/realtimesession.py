@@ -5,7 +5,7 @@ A change is a part of the session object: what it does not name stays, and null 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -176,17 +176,17 @@ def one_modality(asked: Modalities) -> Modalities:
     return ["audio"] if "audio" in asked else ["text"]
 
 
-def modern(fields: Mapping[str, Any], moved: dict[str, str]) -> dict[str, Any]:
-    """Fields by the names of today; `moved` is told the old name of each path.
+def modern(fields: Mapping[str, Any], moved: dict[str, str], old_names: Iterable[str] = _BETA) -> dict[str, Any]:
+    """Fields by the names of today, those among `old_names`; `moved` is told the old name of each path.
 
     Raises:
         ApiError: 400, a field comes under both names.
     """
     found = {name: value for name, value in fields.items() if name not in REFUSED or value is not None}
-    for old, path in _BETA.items():
+    for old in old_names:
         if old not in found:
             continue
-        *parents, name = path
+        *parents, name = path = _BETA[old]
         place = found
         for parent in parents:
             inner = place.get(parent, {})

@@ -41,16 +41,13 @@ from app.realtime.audiobuffer import InputAudioBuffer, SpeechStarted, SpeechStop
 from app.realtime.conversation import Conversation, Entry
 from app.realtime.writer import ResponseWriter
 from app.routes.errors import shutting_down
-from app.routes.realtimeanswer import Answer, Cancellation
+from app.routes.realtimeanswer import Answer
+from app.routes.realtimerunning import Running
 from app.routes.realtimetranscription import Writing
 from app.routes.socketlife import LARGE, Ending, first_ending, idle_for, until_gone, until_stopped
 from app.routes.state import draining, model_names, orchestrator, settings, stopping
 from app.routes.wire import Wire
 
-MAX_ASIDE = 4
-"""Responses that run at a time beside that of the conversation."""
-MAX_WRITING = 4
-"""Items that are written down at a time."""
 _FRAMES_A_TURN = 25
 """Frames of sound that are judged before others have their turn: a millisecond."""
 
@@ -69,11 +66,7 @@ class RealtimeSession:
         self._conversation_id = s.new_id("conv")
         self._buffer = InputAudioBuffer(self._limits.realtime_max_audio_s, self._session.audio.input.turn_detection)
         self._turn_id = s.new_id("item")
-        self._answers: dict[str, tuple[Answer, asyncio.Task[None]]] = {}
-        self._writings: set[asyncio.Task[None]] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._fault: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._running = Running()
         self._clock = asyncio.get_running_loop().time
         self._heard = self._clock()
 
@@ -89,23 +82,16 @@ class RealtimeSession:
 
     async def run(self) -> None:
         """Serve the client until one of the two has had enough, then close the socket."""
-        parts = (self._listen(), self._failed(), until_gone(self._wire), until_stopped(self._app, self._idle))
+        idle, failed = self._running.idle, self._running.failed()
+        parts = (self._listen(), failed, until_gone(self._wire), until_stopped(self._app, idle))
         ending = await first_ending(parts, self._id, self._on_end)
-        tasks = [*(task for _, task in self._answers.values()), *self._writings]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._running.stop()
         last_words = "" if ending.error is None else self._numbers.encode(s.error_event(ending.error))
         await self._wire.close(ending.code, ending.reason, last_words)
 
     def _on_end(self) -> None:
         if draining(self._app).is_set():
-            for answer, _ in self._answers.values():
-                answer.end_reason = "shutdown"
-
-    async def _failed(self) -> Ending:
-        return await self._fault
+            self._running.shut_down()
 
     async def _send(self, event: s.ServerEvent) -> None:
         await self._wire.send(self._numbers.encode(event))
@@ -126,7 +112,7 @@ class RealtimeSession:
 
     def _deadline(self) -> float:
         """Until when the client has time for its next event; it has all the time in the world while it is answered."""
-        since = max(self._heard, self._wire.sent_at) if self._idle.is_set() else self._clock()
+        since = max(self._heard, self._wire.sent_at) if self._running.idle.is_set() else self._clock()
         return since + self._limits.realtime_idle_s
 
     async def _take(self, frame: str | bytes) -> None:
@@ -155,7 +141,7 @@ class RealtimeSession:
             case ResponseCreate():
                 self._respond(response_params(event.response or {}), event.event_id)
             case ResponseCancel():
-                await self._cancel_response(event.response_id)
+                await self._running.cancel(self._running.found(event.response_id), "client_cancelled")
             case _:
                 await self._act_on_item(event)
 
@@ -163,7 +149,7 @@ class RealtimeSession:
         match event:
             case ItemCreate():
                 item = self._judged(event.item, "item")
-                await self._add(item, event.previous_item_id)
+                await self._tell_added(item, self._put(item, event.previous_item_id))
             case ItemRetrieve():
                 await self._send(s.ItemRetrieved(item=self._conversation.entry(event.item_id).item))
             case ItemDelete():
@@ -203,8 +189,8 @@ class RealtimeSession:
 
     async def _speech_started(self, change: SpeechStarted) -> None:
         await self._send(s.SpeechStartedEvent(audio_start_ms=change.at_ms, item_id=self._turn_id))
-        if self._detection.interrupt_response and (answer := self._active()) is not None:
-            await self._cancel(answer, "turn_detected")
+        if self._detection.interrupt_response and (answer := self._running.active) is not None:
+            await self._running.cancel(answer, "turn_detected")
 
     async def _speech_stopped(self, change: SpeechStopped) -> None:
         await self._send(s.SpeechStoppedEvent(audio_end_ms=change.at_ms, item_id=self._turn_id))
@@ -219,21 +205,14 @@ class RealtimeSession:
         content = InputAudio(audio=encoded.decode("ascii"))
         item = Message(id=self._turn_id, role="user", content=[content])
         self._turn_id = s.new_id("item")
-        await self._send(s.BufferCommitted(item_id=item.item_id, previous_item_id=self._conversation.last_id))
-        await self._add(item, None)
+        previous = self._conversation.last_id
+        gone = self._put(item, None)
+        await self._send(s.BufferCommitted(item_id=item.item_id, previous_item_id=previous))
+        await self._tell_added(item, gone)
         if (transcription := self._session.audio.input.transcription) is not None:
             model = self._session.model
             writing = Writing(self._app, self._send, item.item_id, content, samples, transcription, model, self._id)
-            await self._write_down(writing)
-
-    async def _write_down(self, writing: Writing) -> None:
-        if len(self._writings) >= MAX_WRITING:
-            await writing.refuse(ApiError(429, f"{MAX_WRITING} items are being written down.", code="too_many_items"))
-            return
-        self._writings.add(task := asyncio.create_task(writing.run()))
-        self._idle.clear()
-        task.add_done_callback(self._writings.discard)
-        task.add_done_callback(self._on_done)
+            await self._running.write_down(writing)
 
     # ------------------------------------------------------------------------------------------ the conversation
 
@@ -253,8 +232,10 @@ class RealtimeSession:
         item.id, item.status = item.id or s.new_id("item"), "completed"
         return item
 
-    async def _add(self, item: Item, after: str | None) -> None:
-        gone = self._conversation.add(Entry(item), after, evict=self._session.truncation == "auto")
+    def _put(self, item: Item, after: str | None) -> list[str]:
+        return self._conversation.add(Entry(item), after, evict=self._session.truncation == "auto")
+
+    async def _tell_added(self, item: Item, gone: list[str]) -> None:
         for item_id in gone:
             await self._send(s.ItemDeleted(item_id=item_id))
         previous = self._conversation.previous(item.item_id)
@@ -262,11 +243,6 @@ class RealtimeSession:
             await self._send(kind(item=told(item), previous_item_id=previous))
 
     # ------------------------------------------------------------------------------------------------- responses
-
-    def _active(self) -> Answer | None:
-        """The response that the conversation is waiting for."""
-        running = (answer for answer, _ in self._answers.values() if not answer.over)
-        return next((answer for answer in running if answer.asked.in_conversation), None)
 
     def _respond(self, params: ResponseParams, event_id: str | None) -> None:
         """Begin a response.
@@ -280,15 +256,10 @@ class RealtimeSession:
         abilities_of(orchestrator(self._app)).check_modalities([asked.modality], "response.output_modalities")
         if not asked.items and not asked.instructions:
             raise ApiError(400, "There is nothing to answer: the conversation is empty.", code="conversation_empty")
-        self._check_room(asked.in_conversation)
+        self._running.check_room(in_conversation=asked.in_conversation)
         conversation = self._conversation if asked.in_conversation else None
         writer = ResponseWriter(asked, conversation, self._conversation_id)
-        answer = Answer(self._app, self._send, asked, writer, self._id, event_id)
-        task = asyncio.create_task(answer.run())
-        self._answers[answer.response_id] = (answer, task)
-        self._idle.clear()
-        task.add_done_callback(lambda _: self._answers.pop(answer.response_id))
-        task.add_done_callback(self._on_done)
+        self._running.begin(Answer(self._app, self._send, asked, writer, self._id, event_id))
 
     def _input(self, params: ResponseParams) -> list[Item]:
         if params.input is None:
@@ -297,29 +268,3 @@ class RealtimeSession:
             if not isinstance(item, ItemReference):
                 self._judged(item, f"response.input[{position}]")
         return self._conversation.referred(params.input)
-
-    def _check_room(self, in_conversation: bool) -> None:
-        active = self._active()
-        if in_conversation and active is not None:
-            message = f"The conversation waits for the response {active.response_id}: cancel it, or let it end."
-            raise ApiError(409, message, code="conversation_already_has_active_response")
-        if not in_conversation and len(self._answers) - (active is not None) >= MAX_ASIDE:
-            message = f"{MAX_ASIDE} responses run beside that of the conversation; wait for one of them."
-            raise ApiError(429, message, code="too_many_responses")
-
-    async def _cancel_response(self, response_id: str | None) -> None:
-        answer = self._active() if response_id is None else self._answers.get(response_id, (None, None))[0]
-        if answer is None or answer.over:
-            raise ApiError(400, "There is no such response that could be cancelled.", code="response_cancel_not_active")
-        await self._cancel(answer, "client_cancelled")
-
-    async def _cancel(self, answer: Answer, cancellation: Cancellation) -> None:
-        """What comes next finds the conversation as the response has left it."""
-        answer.cancel(cancellation)
-        await asyncio.wait({self._answers[answer.response_id][1]})
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        if not self._answers and not self._writings:
-            self._idle.set()
-        if not task.cancelled() and (error := task.exception()) is not None and not self._fault.done():
-            self._fault.set_exception(error)

@@ -14,7 +14,7 @@ import pytest
 from app.cluster.messages import Audio, Chunk, Delta, Done, Finish, Usage
 from app.protocol.errors import ApiError
 from app.protocol.speechtask import decode_task
-from app.routes import realtimesession
+from app.routes import realtimerunning
 from tests.routes.realtime import Talk, Talking, kinds, refusal, sound, spoken, talking, words
 from tests.routes.serving import Served
 
@@ -184,7 +184,7 @@ async def test_one_response_of_the_conversation_at_a_time(talk: Talk, model: Tal
     await talk.until("response.output_text.delta")
     talk.send("response.create")
     assert await talk.refused() == (None, "conversation_already_has_active_response")
-    for _ in range(realtimesession.MAX_ASIDE):
+    for _ in range(realtimerunning.MAX_ASIDE):
         talk.send("response.create", response={"conversation": "none"})
         await talk.until("response.output_text.delta")
     talk.send("response.create", response={"conversation": "none"})

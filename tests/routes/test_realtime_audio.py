@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from app.cluster.messages import Delta, Done, Usage
@@ -206,7 +205,3 @@ async def test_what_cannot_be_written_down(talk: Talk, model: Talking) -> None:
     talk.send("input_audio_buffer.commit")
     failed = (await talk.until("conversation.item.input_audio_transcription.failed"))[-1]
     assert failed["error"]["code"] == "replica_lost"
-
-
-def test_the_script_of_a_transcript_is_what_replicas_send() -> None:
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(TRANSCRIPT[0]))

@@ -168,6 +168,12 @@ MISTAKES = [
     ('{"type": "response.create", "response": {"modality": "x"}}', "response.modality", "unknown_parameter"),
     ('{"type": "response.create", "response": {"metadata": {"a": 1}}}', "response.metadata[...]", "invalid_value"),
     ('{"type": "response.create", "response": {"conversation": "c1"}}', "response.conversation", "invalid_value"),
+    ('{"type": "response.create", "response": {"speed": 9}}', "response.speed", "invalid_value"),
+    (
+        '{"type": "response.create", "response": {"turn_detection": {}}}',
+        "response.turn_detection",
+        "unsupported_parameter",
+    ),
     ('{"type": "session.update"}', "session", "missing_required_parameter"),
     ('{"type": "session.update", "session": []}', "session", "invalid_value"),
     ('{"type": "input_audio_buffer.append"}', "audio", "missing_required_parameter"),
