@@ -1,12 +1,11 @@
 """The talker of Qwen2.5-Omni as a vLLM model: a small Llama with biases that is conditioned on a row at each position.
 
 At a position the model reads what the thinker made, plus, but for the thinker's prompt, the embedding of the codec id
-there. Nothing of vLLM is patched: the rows come as a multimodal item (app.engines.omni.talker.conditioning).
+there.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +13,8 @@ from torch import nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
-from vllm.model_executor.models.interfaces import SupportsMRoPE, SupportsMultiModal, SupportsRealtime
 from vllm.model_executor.models.llama import LlamaModel
-from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, maybe_prefix
+from vllm.model_executor.models.utils import WeightsMapper, maybe_prefix
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from app.engines.omni.talker.conditioning import (
@@ -24,15 +22,11 @@ from app.engines.omni.talker.conditioning import (
     ConditioningInfo,
     ConditioningProcessor,
     gathered,
-    mrope_positions,
-    rows_of,
 )
+from app.engines.omni.talker.model import Talker
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.multimodal.inputs import MultiModalFeatureSpec
-
-_PAD_ROWS = "thinker.model.embed_tokens.weight"
 
 
 # M-RoPE positions are [3, n]: the last dimension is the one that changes, where LlamaModel says the first.
@@ -50,14 +44,11 @@ class _Body(LlamaModel):  # type: ignore[misc]
 
 
 @MULTIMODAL_REGISTRY.register_processor(ConditioningProcessor, info=ConditioningInfo, dummy_inputs=ConditioningDummy)
-class Qwen2_5OmniTalker(nn.Module, SupportsMultiModal, SupportsMRoPE, SupportsRealtime):  # type: ignore[misc] # noqa: N801
+class Qwen2_5OmniTalker(Talker):  # noqa: N801
     """Conditioning rows are [n, embedding_size + 1]; the last column is 1 where the codec embedding is added, else 0.
-
-    Positions without a row, those after the last chunk, hear the text's padding. SupportsRealtime is what makes vLLM's
-    GPU runner gather rows while it decodes, as it does for Voxtral's realtime model.
+    Positions without a row, those after the last chunk, hear the text's padding.
     """
 
-    realtime_max_tokens = 1
     hf_to_vllm_mapper = WeightsMapper(orig_to_new_prefix={"talker.": "", "thinker.": None, "token2wav.": None})
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -70,28 +61,10 @@ class Qwen2_5OmniTalker(nn.Module, SupportsMultiModal, SupportsMRoPE, SupportsRe
             config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "codec_head")
         )
         self.logits_processor = LogitsProcessor(config.vocab_size)
+        self.kept_tokens = [config.tts_text_pad_token_id]
         self.register_buffer("padding", torch.zeros(config.embedding_size), persistent=False)
         self.register_buffer("unspeakable", _unspeakable(config), persistent=False)
         self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
-
-    def get_language_model(self) -> nn.Module:
-        return self.model
-
-    @classmethod
-    def get_placeholder_str(cls, modality: str, i: int) -> str | None:
-        return None
-
-    @classmethod
-    def buffer_realtime_audio(cls, *args: Any) -> AsyncGenerator[Any, None]:
-        """vLLM's own realtime route is not served.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError
-
-    def embed_multimodal(self, **arguments: Any) -> list[torch.Tensor]:
-        return rows_of(arguments)
 
     def embed_input_ids(
         self,
@@ -113,35 +86,9 @@ class Qwen2_5OmniTalker(nn.Module, SupportsMultiModal, SupportsMRoPE, SupportsRe
         projected: torch.Tensor = self.thinker_to_talker_proj(codec + conditioning)
         return projected
 
-    def get_mrope_input_positions(
-        self, input_tokens: list[int], mm_features: list[MultiModalFeatureSpec]
-    ) -> tuple[torch.Tensor, int]:
-        return mrope_positions(len(input_tokens), mm_features)
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None,
-        positions: torch.Tensor,
-        intermediate_tensors: Any = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **_: Any,
-    ) -> Any:
-        return self.model(None, positions, intermediate_tensors, inputs_embeds)
-
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
-        logits = self.logits_processor(self.codec_head, hidden_states)
-        return None if logits is None else logits.masked_fill(self.unspeakable, -torch.inf)
-
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        loaded: set[str] = AutoWeightsLoader(self).load_weights(self._seen(weights), mapper=self.hf_to_vllm_mapper)
-        return loaded
-
-    def _seen(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """All of them; on their way past, the row of the thinker's that the talker hears when it has ended."""
-        for name, weight in weights:
-            if name == _PAD_ROWS:
-                self.padding.copy_(weight[self.config.tts_text_pad_token_id])
-            yield name, weight
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """The row that the talker hears when the thinker has ended."""
+        self.padding.copy_(rows[0])
 
 
 def _unspeakable(config: Any) -> torch.Tensor:

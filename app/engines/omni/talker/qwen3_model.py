@@ -5,7 +5,7 @@ The other codes of a frame are predicted in the worker (qwen3_worker.py), which 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +13,8 @@ from torch import nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-from vllm.model_executor.models.interfaces import SupportsMRoPE, SupportsMultiModal, SupportsRealtime
 from vllm.model_executor.models.qwen3_moe import Qwen3MoeModel
-from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, maybe_prefix
+from vllm.model_executor.models.utils import WeightsMapper, maybe_prefix
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from app.engines.omni.talker.conditioning import (
@@ -23,19 +22,16 @@ from app.engines.omni.talker.conditioning import (
     ConditioningInfo,
     ConditioningProcessor,
     gathered,
-    mrope_positions,
-    rows_of,
 )
 from app.engines.omni.talker.frames import Frames
+from app.engines.omni.talker.model import Talker
 from app.engines.omni.talker.predictor import CodePredictor
 from app.engines.omni.talker.qwen3_utterance import EXTRA, Side
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.multimodal.inputs import MultiModalFeatureSpec
 
 _CONTROL_CODES = 1024
-_THINKERS_ROWS = "thinker.model.embed_tokens.weight"
 
 
 class Projection(nn.Module):  # type: ignore[misc]
@@ -61,14 +57,11 @@ class _Body(Qwen3MoeModel):  # type: ignore[misc]
 
 
 @MULTIMODAL_REGISTRY.register_processor(ConditioningProcessor, info=ConditioningInfo, dummy_inputs=ConditioningDummy)
-class Qwen3OmniTalker(nn.Module, SupportsMultiModal, SupportsMRoPE, SupportsRealtime):  # type: ignore[misc]
-    """Conditioning rows are [n, thinker_hidden_size + 2], as qwen3_utterance.py makes them.
-
-    Positions without a row, those after the last chunk, read the row of the text's padding. SupportsRealtime is what
-    makes vLLM's GPU runner gather rows while it decodes, as it does for Voxtral's realtime model.
+class Qwen3OmniTalker(Talker):
+    """Conditioning rows are [n, thinker_hidden_size + 2], as qwen3_utterance.py makes them. Positions without a row,
+    those after the last chunk, read the row of the text's padding.
     """
 
-    realtime_max_tokens = 1
     hf_to_vllm_mapper = WeightsMapper(
         orig_to_new_prefix={
             "talker.model.codec_embedding.": "model.embed_tokens.",
@@ -92,6 +85,7 @@ class Qwen3OmniTalker(nn.Module, SupportsMultiModal, SupportsMRoPE, SupportsReal
         name = maybe_prefix(prefix, "codec_head")
         self.codec_head = ParallelLMHead(config.vocab_size, config.hidden_size, prefix=name)
         self.logits_processor = LogitsProcessor(config.vocab_size)
+        self.kept_tokens = config.own_rows
         self.register_buffer("own_rows", torch.zeros(len(config.own_rows), config.hidden_size), persistent=False)
         self.register_buffer("unspeakable", _unspeakable(config), persistent=False)
         self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
@@ -109,25 +103,6 @@ class Qwen3OmniTalker(nn.Module, SupportsMultiModal, SupportsMRoPE, SupportsReal
         from app.engines.omni.talker.qwen3_state import Qwen3TalkerState
 
         return Qwen3TalkerState
-
-    def get_language_model(self) -> nn.Module:
-        return self.model
-
-    @classmethod
-    def get_placeholder_str(cls, modality: str, i: int) -> str | None:
-        return None
-
-    @classmethod
-    def buffer_realtime_audio(cls, *args: Any) -> AsyncGenerator[Any, None]:
-        """vLLM's own realtime route is not served.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError
-
-    def embed_multimodal(self, **arguments: Any) -> list[torch.Tensor]:
-        return rows_of(arguments)
 
     def embed_input_ids(
         self,
@@ -169,43 +144,10 @@ class Qwen3OmniTalker(nn.Module, SupportsMultiModal, SupportsMRoPE, SupportsReal
         own = self.own_rows[(sides[:, 0].long() - Side.TTS_PAD).clamp_min(0)]
         return torch.where(sides < Side.TTS_PAD, text, own) + gates * self.model.embed_tokens(ids)
 
-    def get_mrope_input_positions(
-        self, input_tokens: list[int], mm_features: list[MultiModalFeatureSpec]
-    ) -> tuple[torch.Tensor, int]:
-        return mrope_positions(len(input_tokens), mm_features)
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None,
-        positions: torch.Tensor,
-        intermediate_tensors: Any = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **_: Any,
-    ) -> Any:
-        return self.model(None, positions, intermediate_tensors, inputs_embeds)
-
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
-        logits = self.logits_processor(self.codec_head, hidden_states)
-        return None if logits is None else logits.masked_fill(self.unspeakable, -torch.inf)
-
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        thinker: dict[str, torch.Tensor] = {}
-        loaded: set[str] = AutoWeightsLoader(self).load_weights(
-            self._seen(weights, thinker), mapper=self.hf_to_vllm_mapper
-        )
-        if thinker:
-            with torch.no_grad():
-                self.own_rows.copy_(self.text_projection(thinker[_THINKERS_ROWS].to(self.own_rows)))
-        return loaded
-
-    def _seen(
-        self, weights: Iterable[tuple[str, torch.Tensor]], thinker: dict[str, torch.Tensor]
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        """All of them; on their way past, the thinker's rows that the talker reads where the thinker makes none."""
-        for name, weight in weights:
-            if name == _THINKERS_ROWS:
-                thinker[name] = weight[list(self.config.own_rows)].clone()
-            yield name, weight
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Rows of the text's padding, beginning and end, projected once for all."""
+        self.own_rows.copy_(self.text_projection(rows.to(self.own_rows)))
 
 
 def _unspeakable(config: Any) -> torch.Tensor:
