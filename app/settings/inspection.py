@@ -28,7 +28,7 @@ class Hints(msgspec.Struct, frozen=True):
 
 
 def inspect(path: Path, hints: Hints = Hints()) -> Found:  # noqa: B008 - frozen
-    """What the model at `path` is; its pipeline may be one that cannot run yet.
+    """What the model at `path` is; its pipeline may be one that cannot run.
 
     Raises:
         ValueError: there is no model, or none that any pipeline serves.
