@@ -10,6 +10,7 @@ from app.cluster.messages import Capabilities, Load
 from app.engines.base import Request, still_loading
 from app.engines.llm import process
 from app.engines.llm.process import EngineProcess
+from app.engines.omni.thinker import Thinker
 from app.settings.schema import MediaConfig, StageConfig
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class LlmEngine:
         self._media = media or MediaConfig()
         self._served_model_names = served_model_names
         self._process = EngineProcess(log_level, scratch)
+        self._scratch = scratch
+        self._thinker: Thinker | None = None
         self._service: Service | None = None
         self._instance = secrets.token_hex(4)
 
@@ -42,10 +45,12 @@ class LlmEngine:
             EngineArgumentError: an engine argument is wrong.
             Exception: vLLM's reason why the model cannot be loaded.
         """
+        if self._stage.model_stage == "thinker":
+            self._thinker = Thinker(self._stage, self._scratch)
         args, frontend = await self._process.start(self._stage, self._served_model_names, self._prepare)
         from app.engines.llm.service import Service
 
-        self._service = await Service.create(frontend, args, self._instance, self._media)
+        self._service = await Service.create(frontend, args, self._instance, self._media, self._thinker)
         process.settle()
         return _capabilities(frontend, self._service, self._instance)
 
@@ -53,6 +58,8 @@ class LlmEngine:
         from app.engines.llm import media
 
         media.install(self._media)
+        if self._thinker is not None:
+            self._thinker.prepare(args)
 
     async def run(self, request: Request) -> None:
         """Serve one request to its end; cancelling it aborts it in vLLM.
@@ -91,6 +98,8 @@ class LlmEngine:
     async def stop(self) -> None:
         """End EngineCore, within seconds, also while it still loads."""
         await self._process.stop()
+        if self._thinker is not None:
+            self._thinker.close()
 
 
 def _capabilities(frontend: Frontend, service: Service, instance: str) -> Capabilities:

@@ -11,15 +11,31 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vllm.outputs import RequestOutput
+from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.engine.output_processor import RequestOutputCollector
+
+
+class Watcher(Protocol):
+    """Follows the generation of a request beside whoever reads it. `stop` is set to what ends it with an error."""
+
+    stop: Callable[[Exception], None]
+
+    def begin(self, prompt: list[int], params: SamplingParams) -> None:
+        """It is about to be handed to vLLM; `params` may still be changed."""
+        ...
+
+    def see(self, output: RequestOutput) -> None:
+        """vLLM has made this of it; called from vLLM's output loop, which an exception would end."""
+        ...
+
 
 _current_batch: ContextVar[Batch | None] = ContextVar("current_batch", default=None)
 
@@ -28,6 +44,7 @@ class Generation:
     """One prompt on its way through vLLM: an async iterator of RequestOutput, or the source of a `feed`.
 
     Iterating counts the tokens of its prompt and of its output; `encoder_tokens` are those of an encoder's prompt.
+    `whole`: who iterates wants one output, which is put together of those that vLLM makes for the watcher.
     """
 
     def __init__(
@@ -35,8 +52,15 @@ class Generation:
         start: Callable[[], Awaitable[RequestOutputCollector]],
         admitted: Callable[[], None],
         encoder_tokens: int = 0,
+        watcher: Watcher | None = None,
+        whole: bool = False,
     ) -> None:
         self._start = start
+        self._watcher = watcher
+        self._whole = whole
+        if watcher is not None:
+            watcher.stop = self._fail
+        self._failure: Exception | None = None
         self._tell_admitted = admitted
         self._collector: RequestOutputCollector | None = None
         self._early: list[RequestOutput | Exception] = []
@@ -69,21 +93,31 @@ class Generation:
                 self._collector = await starting  # vLLM may have it already: close() has to find it
                 raise
             self._tell_admitted()
+        if self._failure is not None:
+            raise self._failure
         return self._collector
 
     async def _hand_over(self) -> RequestOutputCollector:
         """Until somebody takes the outputs, keep each one: vLLM would merge them, and a token would lose its chunk."""
         collector = await self._start()
         first = collector.get_nowait()  # with n > 1 the first choices run while the last ones are handed over
+        self._send_to(collector, self._early.append)
         if first is not None:
-            self._early.append(first)
-        collector.put = self._early.append
+            collector.put(first)
         return collector
+
+    def _send_to(self, collector: RequestOutputCollector, put: Callable[[RequestOutput | Exception], None]) -> None:
+        collector.put = put if self._watcher is None else partial(_seen, self._watcher, put)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        if self._collector is not None:
+            self._collector.put(error)
 
     def _give(self, collector: RequestOutputCollector, put: Callable[[RequestOutput | Exception], None]) -> None:
         """Outputs go to `put` from now on, first those that were kept."""
         self._taken = True
-        collector.put = put
+        self._send_to(collector, put)
         for output in self._early:
             put(output)
         self._early.clear()
@@ -98,6 +132,8 @@ class Generation:
         if not self._taken:
             self._give(collector, partial(type(collector).put, collector))
         output = collector.get_nowait() or await collector.get()
+        while self._whole and not output.finished:
+            output.add(await collector.get(), aggregate=True)
         self._finished = output.finished
         self._count(output)
         return output
@@ -136,16 +172,25 @@ class Generation:
         self._finished = True
 
 
+def _seen(
+    watcher: Watcher, put: Callable[[RequestOutput | Exception], None], output: RequestOutput | Exception
+) -> None:
+    if not isinstance(output, Exception):
+        watcher.see(output)
+    put(output)
+
+
 class Batch:
     """The generations of one request of ours; tells once when vLLM has taken all of them.
 
-    Within `with batch:` whatever calls `Frontend.generate` adds to it.
+    Within `with batch:` whatever calls `Frontend.generate` adds to it. A `watcher` follows its only generation.
     """
 
-    def __init__(self, frontend: Frontend, accepted: Callable[[], None]) -> None:
+    def __init__(self, frontend: Frontend, accepted: Callable[[], None], watcher: Watcher | None = None) -> None:
         self.generations: list[Generation] = []
         self._frontend = frontend
         self._tell_accepted: Callable[[], None] | None = accepted
+        self.watcher = watcher
 
     def __enter__(self) -> Batch:
         self._token = _current_batch.set(self)
@@ -154,8 +199,10 @@ class Batch:
     def __exit__(self, *exc_info: object) -> None:
         _current_batch.reset(self._token)
 
-    def add(self, start: Callable[[], Awaitable[RequestOutputCollector]], encoder_tokens: int = 0) -> Generation:
-        generation = Generation(start, self._on_admitted, encoder_tokens)
+    def add(
+        self, start: Callable[[], Awaitable[RequestOutputCollector]], encoder_tokens: int = 0, *, whole: bool = False
+    ) -> Generation:
+        generation = Generation(start, self._on_admitted, encoder_tokens, self.watcher, whole)
         self.generations.append(generation)
         return generation
 
@@ -202,7 +249,11 @@ class Frontend(AsyncLLM):  # type: ignore[misc]
             outputs: AsyncIterator[RequestOutput] = super().generate(prompt, sampling_params, request_id, **options)
             return outputs
         start = partial(self.add_request, request_id, prompt, sampling_params, **options)
-        return batch.add(start, _encoder_tokens(prompt))
+        whole = False
+        if batch.watcher is not None:
+            whole = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
+            batch.watcher.begin(prompt["prompt_token_ids"], sampling_params)
+        return batch.add(start, _encoder_tokens(prompt), whole=whole)
 
     async def _add_request(self, request: Any, *args: Any, **options: Any) -> None:
         """vLLM registers a request before it sends it: one that cannot be encoded would count as running for ever."""

@@ -11,6 +11,8 @@ import multiprocessing
 import os
 import signal
 
+from app.engines.omni import torchvisionless
+
 _PR_SET_PDEATHSIG = 1
 _protected_replica = 0
 _MODELS = {
@@ -23,10 +25,12 @@ _libc = ctypes.CDLL(None, use_errno=True)  # loaded here: after a fork only asyn
 
 def register() -> None:
     """Entry point `vllm.general_plugins`: our models are known; a child of multiprocessing dies with its parent."""
+    torchvisionless.stand_in()
     from vllm import ModelRegistry
 
-    for architecture, model in _MODELS.items():
-        if architecture not in ModelRegistry.models:  # one that is imported already must not be imported once more
+    for architecture, model in (_MODELS | torchvisionless.models()).items():
+        if not hasattr(ModelRegistry.models.get(architecture), "model_cls"):  # else it is imported, which takes seconds
+            ModelRegistry.models.pop(architecture, None)  # vLLM would warn of a replaced one
             ModelRegistry.register_model(architecture, model)
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:

@@ -16,6 +16,7 @@ from app.engines.llm.documents import Documents
 from app.engines.llm.frontend import Frontend
 from app.engines.llm.listening import Listening
 from app.engines.llm.serving import Serving
+from app.engines.omni.thinker import Thinker
 from app.settings.schema import MediaConfig
 
 _decode_adapter = msgspec.json.Decoder(Adapter).decode
@@ -29,17 +30,27 @@ class Service:
     """vLLM's serving objects behind one door. A pooling model has no generation, and its tasks are others."""
 
     @classmethod
-    async def create(cls, frontend: Frontend, args: Namespace, instance: str, media: MediaConfig) -> Service:
+    async def create(
+        cls, frontend: Frontend, args: Namespace, instance: str, media: MediaConfig, thinker: Thinker | None = None
+    ) -> Service:
         """Build vLLM's application state for a running engine; `instance` names this engine in ids."""
         state = SimpleNamespace()
         await init_app_state(frontend, state, args, await frontend.get_supported_tasks())
-        return cls(frontend, state, instance, media)
+        return cls(frontend, state, instance, media, thinker)
 
-    def __init__(self, frontend: Frontend, state: SimpleNamespace, instance: str, media: MediaConfig) -> None:
+    def __init__(
+        self,
+        frontend: Frontend,
+        state: SimpleNamespace,
+        instance: str,
+        media: MediaConfig,
+        thinker: Thinker | None = None,
+    ) -> None:
         generates = getattr(state, "openai_serving_chat", None) is not None
-        self._serving = Serving(frontend, state) if generates else None
+        self._serving = Serving(frontend, state, thinker) if generates else None
         self._documents = Documents(frontend, state, instance)
         self._listening = Listening(frontend, state, media)
+        self._aligning = Aligning(frontend, media)
         self._adapters = Adapters(frontend, state.openai_serving_models)
 
     @property
@@ -50,7 +61,6 @@ class Service:
         return [*generation, *self._documents.tasks, *self._listening.tasks, *self._aligning.tasks, *adapters]
 
     @property
-        self._aligning = Aligning(frontend, media)
     def generates(self) -> bool:
         """Whether the model answers in text."""
         return self._serving is not None or bool(self._listening.tasks)
@@ -65,6 +75,8 @@ class Service:
             await self._documents.answer(request)
         elif request.kind in self._listening.tasks:
             await self._listening.answer(request)
+        elif request.kind in self._aligning.tasks:
+            await self._aligning.answer(request)
         elif self._serving is not None and request.kind in GENERATION:
             await self._serving.answer(request)
         else:
@@ -75,8 +87,6 @@ class Service:
 
         Raises:
             EngineError: unknown method, or arguments that vLLM refuses.
-        elif request.kind in self._aligning.tasks:
-            await self._aligning.answer(request)
         """
         match method:
             case "load_adapter":

@@ -19,10 +19,11 @@ from app.engines.llm import bodies
 from app.engines.llm.blame import blamed
 from app.engines.llm.chat import ChatServing, PreparedChat
 from app.engines.llm.completion import CompletionServing, PreparedStream, WholeText
-from app.engines.llm.errors import engine_dead, raise_if_error, refusal
+from app.engines.llm.errors import bad_request, engine_dead, raise_if_error, refusal
 from app.engines.llm.events import Json, ResponseReader, TextSink
-from app.engines.llm.frontend import Batch, Frontend
+from app.engines.llm.frontend import Batch, Frontend, Watcher
 from app.engines.llm.media import locate
+from app.engines.omni.thinker import Thinker
 from app.media.errors import MediaError
 
 _CLIENT_NAMES = {"max_tokens": "max_completion_tokens"}
@@ -31,8 +32,9 @@ _CLIENT_NAMES = {"max_tokens": "max_completion_tokens"}
 class Serving:
     """The generation routes of one engine, on events in place of HTTP; `state` is vLLM's application state."""
 
-    def __init__(self, frontend: Frontend, state: SimpleNamespace) -> None:
+    def __init__(self, frontend: Frontend, state: SimpleNamespace, thinker: Thinker | None = None) -> None:
         self._frontend = frontend
+        self._thinker = thinker
         # vLLM has just built these objects with two dozen settings each; ours differ in methods only.
         self._chat: ChatServing = state.openai_serving_chat
         self._chat.__class__ = ChatServing
@@ -47,8 +49,25 @@ class Serving:
         Raises:
             EngineError: the request is refused or failed.
         """
+        if request.wants_tensors:
+            await self._answer_and_hand_over(request)
+        else:
+            await self._answer(request)
+        request.emit(Done())
+
+    async def _answer_and_hand_over(self, request: Request) -> None:
+        if self._thinker is None or request.kind != "chat":
+            raise bad_request("this stage hands nothing on that could be spoken: only chats of a thinker are")
+        with self._thinker.handover(request) as handover:
+            try:
+                await self._answer(request, handover)
+            except EngineError as error:
+                raise handover.error or error from error
+            await handover.complete()
+
+    async def _answer(self, request: Request, watcher: Watcher | None = None) -> None:
         prompt = "messages" if request.kind == "chat" else "prompt"
-        batch = Batch(self._frontend, lambda: request.emit(Accepted()))
+        batch = Batch(self._frontend, lambda: request.emit(Accepted()), watcher)
         try:
             with batch:
                 await (self._answer_chat if request.kind == "chat" else self._answer_completion)(request, batch)
@@ -61,10 +80,11 @@ class Serving:
             raise EngineError(blamed(failed, request.body, prompt=prompt, names=_CLIENT_NAMES)) from error
         finally:
             await batch.close()
-        request.emit(Done())
 
     async def _answer_chat(self, request: Request, batch: Batch) -> None:
         parsed = bodies.parse(request.body, ChatCompletionRequest, prompt="messages")
+        if batch.watcher is not None and (parsed.n not in (None, 1) or parsed.use_beam_search):
+            raise bad_request("one answer can be spoken: n must be 1, without beam search", param="n")
         continuous = _count_tokens(parsed)
         prepared = await self._chat.create_chat_completion(parsed)
         raise_if_error(prepared, prompt="messages")

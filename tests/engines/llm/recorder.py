@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.cluster import messages as m
+from app.cluster.tensors import Tensor
 from app.engines.base import EngineError
 from app.engines.llm.engine import LlmEngine
 
@@ -16,14 +17,16 @@ Json = dict[str, Any]
 
 
 class Recorder:
-    """Implements app.engines.base.Request; `funded` is the client's credit."""
+    """Implements app.engines.base.Request; `funded` is the client's credit, `handed_on` what the next stage got."""
 
-    def __init__(self, kind: str, body: bytes) -> None:
+    def __init__(self, kind: str, body: bytes, *, wants_tensors: bool = False) -> None:
         self.request_id = "recorded"
         self.kind = kind
         self.model = ""
         self.body = body
+        self.wants_tensors = wants_tensors
         self.events: list[m.AnyEvent] = []
+        self.handed_on: list[dict[str, Tensor]] = []
         self.funded = asyncio.Event()
         self.funded.set()
 
@@ -32,6 +35,11 @@ class Recorder:
 
     async def ready(self) -> None:
         await self.funded.wait()
+
+    def emit_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        self.handed_on.append(
+            {name: Tensor(x.dtype, x.shape, memoryview(bytes(x.data))) for name, x in tensors.items()}
+        )
 
     def answer(self) -> Json:
         """Everything the events say, merged: choices by index, usage, extra fields."""
