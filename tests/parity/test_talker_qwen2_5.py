@@ -22,6 +22,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 KINDS = ("text", "audio", "image")
 BUDGET = 48
 """Positions that vLLM computes in a step: fewer than some prompts have, and than many sessions need together."""
+BLOCKS = 24
+"""Of 32 positions each: not enough for 16 sessions, which vLLM cannot preempt while they wait for their thinkers."""
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,8 @@ async def engine(checkpoint: Path) -> AsyncIterator[TalkerEngine]:
         "max_model_len": 512,
         "max_num_seqs": 32,
         "max_num_batched_tokens": BUDGET,
+        "block_size": 32,
+        "num_gpu_blocks_override": BLOCKS,
         "kv_cache_memory_bytes": 64 << 20,
     }
     stage = StageConfig(
@@ -98,6 +102,17 @@ async def test_sixteen_at_once_however_the_thinkers_pause(
         return await talk(engine, Talking(task), thought.handovers(ends), pauses) == expected[kind]
 
     assert all(await asyncio.gather(*(one(number) for number in range(16))))
+
+
+async def test_sixteen_that_wait_for_their_thinkers_with_all_memory_in_their_hands(
+    engine: TalkerEngine, reference: Reference, thoughts: dict[str, Thought]
+) -> None:
+    thought = thoughts["audio"]
+    expected = reference.talk(thought, SPEAKERS[0])
+    rows = list(range(thought.prompt + 1, len(thought.rows)))
+    pauses = [0.0] + [0.01] * len(rows)
+    said = await asyncio.gather(*(talk(engine, Talking(), thought.handovers(rows), pauses) for _ in range(16)))
+    assert said == [expected] * 16
 
 
 async def test_a_seed_says_the_same_however_the_input_is_cut(

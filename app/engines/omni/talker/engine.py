@@ -99,12 +99,12 @@ class TalkerEngine:
         return await process.metrics()
 
     def load(self) -> Load:
-        """Requests that vLLM computes, or will when it has room; what waits for its thinker is neither."""
+        """Requests that vLLM computes, and those that wait for their turn; what waits for its thinker is neither."""
         if self._service is None or self._process is None:
             return Load()
         active, vllm = self._service.active, self._process.load()
         running = min(active, vllm.running)
-        return Load(running, active - running, vllm.steps)
+        return Load(running, active - running + self._service.queued, vllm.steps)
 
     async def check_health(self) -> None:
         """Raise if EngineCore is dead.

@@ -13,6 +13,7 @@ from app.cluster.messages import Accepted, Done, Failed, Usage
 from app.engines.base import EngineError, Request
 from app.engines.llm.errors import engine_dead, refusal
 from app.engines.omni.talker.judge import judge
+from app.engines.omni.talker.room import Room
 from app.engines.omni.talker.session import Session
 from app.engines.omni.talker.supply import Supply
 from app.engines.omni.torchtensors import from_torch
@@ -34,7 +35,14 @@ class Service:
         self._family = family
         self._defaults = defaults
         self._numbers = count()
+        cache = frontend.vllm_config.cache_config
+        self._room = Room(cache.num_gpu_blocks - 1, cache.block_size)  # one is vLLM's own
         self._sessions: set[Session] = set()
+
+    @property
+    def queued(self) -> int:
+        """Sessions that begin when others have ended."""
+        return sum(session.queued for session in self._sessions)
 
     @property
     def active(self) -> int:
@@ -56,7 +64,8 @@ class Service:
         voice, sampling = judge(task, self._family.card, self._defaults)
         name = f"{request.request_id}-{next(self._numbers)}"
         utterance = self._family.begin(name, voice)
-        session = Session(self._frontend, name, sampling, self._family.stop_token_ids, utterance.extra_args)
+        stops, own = self._family.stop_token_ids, utterance.extra_args
+        session = Session(self._frontend, self._room, name, sampling, stops, own)
         self._sessions.add(session)
         request.emit(Accepted())
         try:

@@ -13,6 +13,7 @@ from vllm.sampling_params import RequestOutputKind
 
 from app.engines.llm.errors import bad_request
 from app.engines.omni.talker.conditioning import engine_input
+from app.engines.omni.talker.room import Room
 from app.engines.omni.talker.sampling import TalkerSampling
 from app.engines.omni.talker.supply import Supply
 
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from vllm.outputs import CompletionOutput, RequestOutput
 
     from app.engines.llm.frontend import Frontend
+    from app.engines.omni.talker.family import Chunk
 
 
 class Session:
-    """`name` is unique in the engine. `active`: vLLM has something to do; otherwise the session waits for the thinker.
+    """`name` is unique in the engine. `active`: vLLM has something to do. `queued`: the session waits for room in vLLM.
+    Else it waits for its thinker.
 
     vLLM takes a chunk of input, samples as many ids as its max_tokens says, and waits for the next one; each of ours
     allows as many as it has rows for. The last id of a chunk has not been computed when the chunk ends, and vLLM drops
@@ -33,13 +36,15 @@ class Session:
     def __init__(
         self,
         frontend: Frontend,
+        room: Room,
         name: str,
         sampling: TalkerSampling,
         stop_token_ids: Sequence[int],
         extra_args: Mapping[str, Any],
     ) -> None:
-        self.active = False
+        self.active = self.queued = False
         self._frontend = frontend
+        self._room = room
         self._name = name
         self._sampling = sampling
         self._stop_token_ids = list(stop_token_ids)
@@ -56,9 +61,22 @@ class Session:
             EngineError: 400, the prompt leaves no room for speech; or of the supply.
             Exception: vLLM's, EngineDeadError among them.
         """
-        budget = await self._go_on(supply)
-        if not budget:
+        first = await supply.chunk()
+        if first is None:
             return
+        self._check_length(first.prompt_token_ids)
+        self.queued = True
+        try:
+            async with self._room.hold(len(first.prompt_token_ids) + self._left + 1):
+                self.queued = False
+                async with aclosing(self._talk(first, supply)) as talk:
+                    async for ids in talk:
+                        yield ids
+        finally:
+            self.queued = False
+
+    async def _talk(self, first: Chunk, supply: Supply) -> AsyncGenerator[list[int], None]:
+        budget = self._go_on(first)
         async with aclosing(self._generate(budget)) as outputs:
             try:
                 async for output in outputs:
@@ -72,8 +90,9 @@ class Session:
                         yield ids
                     if part.finish_reason is None:
                         continue
-                    if self._is_over(part, budget) or not (budget := await self._go_on(supply)):
+                    if self._is_over(part, budget) or (chunk := await supply.chunk()) is None:
                         return
+                    budget = self._go_on(chunk)
             finally:
                 self.active = False
 
@@ -92,14 +111,9 @@ class Session:
             raise RuntimeError(f"vLLM ended the speech: {part.finish_reason}")
         return part.finish_reason != "length" or budget > 0 or self._left <= 0
 
-    async def _go_on(self, supply: Supply) -> int:
-        """Hand vLLM the next chunk, waiting for it; how many ids it may sample then, 0 where nothing comes any more."""
-        chunk = await supply.chunk()
-        if chunk is None:
-            return 0
+    def _go_on(self, chunk: Chunk) -> int:
+        """Hand vLLM the next chunk; how many ids it may sample then."""
         prompt = list(chunk.prompt_token_ids) if self._last_id is None else [self._last_id]
-        if self._last_id is None:
-            self._check_room(prompt)
         rows_allow = len(chunk.rows) - len(prompt) + 1
         budget = self._left if chunk.last else min(rows_allow, self._left)
         self._chunks += 1
@@ -110,7 +124,7 @@ class Session:
         self.active = True
         return budget
 
-    def _check_room(self, prompt: Sequence[int]) -> None:
+    def _check_length(self, prompt: Sequence[int]) -> None:
         most = self._frontend.model_config.max_model_len
         if len(prompt) >= most:
             message = f"this conversation has {len(prompt)} tokens, and the talker speaks of less than {most}"
