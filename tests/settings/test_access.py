@@ -105,3 +105,23 @@ def test_link_flags_reach_their_settings(model: str) -> None:
 @pytest.mark.parametrize("url", ["ai.test", "ftp://ai.test", "https://", "https://ai.test?x", "https://u@ai.test"])
 def test_what_links_cannot_begin_with(model: str, url: str) -> None:
     assert "is no address such as" in problem(model, public_base_url=url)
+
+
+def test_the_token_comes_from_a_file(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("  s3cret\n")
+    settings = server(model, omni_token_file=str(file))
+    assert settings.master.token == "s3cret"
+    assert settings.origins["master.token"] == "argument omni_token_file"
+    assert resolve({"model": model}, {"OMNI_TOKEN_FILE": str(file)}).master.token == "s3cret"
+
+
+def test_a_token_has_one_place_and_is_never_empty(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    assert "cannot read" in problem(model, omni_token_file=str(file))
+    file.write_text("\n")
+    assert "there is no token in" in problem(model, omni_token_file=str(file))
+    file.write_text("s3cret")
+    said = problem(model, omni_token_file=str(file), omni_token="other")
+    assert "the token is given by argument omni_token, too" in said
+    assert "s3cret" not in said

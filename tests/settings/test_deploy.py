@@ -212,3 +212,20 @@ def test_an_open_pipeline_takes_stages_from_the_file(tmp_path: Path) -> None:
         ("stage1", "stub", False, ["audio"]),
     ]
     assert (settings.stages[1].sources, settings.stages[1].engine_args) == ([0], {"x": 1})
+
+
+def test_each_stage_has_its_own_way_of_balancing_and_keys_of_its_platform(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        f"pipeline: custom\nstages:\n  - {{stage_id: 0, kind: llm, model: {model}, lb_policy: session-affinity}}\n"
+        "  - {stage_id: 1, kind: stub}\n"
+        "platforms:\n  cpu: {stages: [{stage_id: 0, enforce_eager: true}]}\n"
+        "  cuda: {stages: [{stage_id: 0, dtype: bfloat16}]}\n"
+    )
+    typed = {"deploy_config": str(file), "omni_lb_policy": "random"}
+    first, second = examine(typed, {}, source="flag").settings.stages
+    assert (first.lb_policy, second.lb_policy) == ("random", "random"), "what is typed is for all of them"
+    del typed["omni_lb_policy"]
+    first, second = examine(typed, {}, source="flag").settings.stages
+    assert (first.lb_policy, second.lb_policy) == ("session-affinity", "least-queue-length")
+    assert (first.per_platform, second.per_platform) == (["dtype", "enforce_eager"], [])

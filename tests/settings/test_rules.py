@@ -74,3 +74,35 @@ def test_devices_are_as_many_as_the_engines_need(
     stage = {"devices": devices or None, "num_replicas": replicas, **sizes}
     found = problems({"stage_overrides": json.dumps({"0": stage})}, model)
     assert (wanted in found[0]) if wanted else found == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (
+            {"stage_id": 0},
+            "--omni-master-port is missing: where stages 1 (speech), 2 (picture) are, and this one, meet",
+        ),
+        ({"stage_id": 9, "omni_master_port": 1}, "flag --stage-id: there is no stage 9; this model has 0, 1, 2"),
+        ({"omni_dp_size_local": 2}, "--omni-dp-size-local is for the stage of --stage-id"),
+        ({"omni_encrypt": True}, "--omni-encrypt makes its keys of the token: give --omni-token"),
+    ],
+)
+def test_stages_on_other_hosts(typed: dict[str, Any], message: str) -> None:
+    assert message in "\n".join(problems(typed))
+
+
+def test_a_stage_alone_has_as_many_replicas_as_its_flag_says(model: str) -> None:
+    typed = {"model": model, "stage_id": 0, "omni_dp_size_local": 2, "omni_token": "t", "omni_encrypt": True}
+    settings = examine({**typed, "stage_overrides": '{"0": {"devices": "4,5"}}'}, {}, source="flag").settings
+    assert (settings.stages[0].num_replicas, settings.stages[0].devices) == (2, "4,5")
+    assert settings.origins["stages[0].num_replicas"] == "flag --omni-dp-size-local"
+    assert settings.local_stages == settings.stages
+
+
+def test_which_stages_are_local() -> None:
+    settings = examine({"model": "demo", "stage_id": 1, "omni_master_port": 1, "omni_token": "t"}, {}).settings
+    assert [stage.stage_id for stage in settings.local_stages] == [1]
+    assert [stage.stage_id for stage in settings.external_stages] == [0, 2]
+    everything = examine({"model": "demo"}, {}).settings
+    assert (len(everything.local_stages), everything.external_stages) == (3, [])

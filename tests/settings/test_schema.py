@@ -21,6 +21,7 @@ def changed(**fields: Any) -> StageConfig:
     [
         {"devices": "1"},
         {"num_replicas": 3},
+        {"lb_policy": "random"},
         {"max_queue": 5},
         {"shm_threshold_bytes": 5},
         {"env": {"A": "b"}},
@@ -54,3 +55,13 @@ def test_an_argument_that_became_a_directory_counts_as_it_was_named() -> None:
 
 def test_the_order_of_arguments_does_not_count() -> None:
     assert stage_digest(changed(engine_args={"seed": 1, "dtype": "float32"})) == stage_digest(STAGE)
+
+
+def test_what_a_file_leaves_to_the_kind_of_device_does_not_count() -> None:
+    here, there = (
+        changed(engine_args={"dtype": x, "seed": 1}, per_platform=["dtype"]) for x in ("float32", "bfloat16")
+    )
+    assert stage_digest(here) == stage_digest(there)
+    assert stage_digest(changed(engine_args={"dtype": "float32", "seed": 2}, per_platform=["dtype"])) != stage_digest(
+        here
+    )
