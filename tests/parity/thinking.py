@@ -47,7 +47,7 @@ def chats() -> dict[str, Chat]:
     return {
         "text": Chat("Tell me of the long road to the sea, and of all who went there before us."),
         "audio": Chat("Who sings here?", audio=sound),
-        "image": Chat("Which road is this?", image=image),
+        "image": Chat("Who sings here?", image=image),
         "all": Chat("What is this?", image=image, audio=sound),
     }
 

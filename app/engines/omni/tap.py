@@ -78,7 +78,7 @@ class ChosenRows:
     def __init__(self, config: Any) -> None:
         thinker = config.thinker_config
         self.placeholders = [thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id]
-        self.layers = (config.talker_config.accept_hidden_layer,)
+        self.layers: tuple[int, ...] = (config.talker_config.accept_hidden_layer,)
 
     def make(
         self, embeddings: torch.Tensor, states: Sequence[torch.Tensor], media: torch.Tensor | None
