@@ -16,8 +16,8 @@ from typing import Any
 
 RATE = 24_000
 VOICE = "Chelsie"
-TOKENS, CODES = 48, 150
-"""What every answer has: tokens of text, and codes of sound, three seconds of it."""
+TOKENS, CODES = 32, 100
+"""What every answer has: tokens of text, and codes of sound, two seconds of it."""
 _WORDS = ("river", "window", "garden", "engine", "letter", "winter", "market", "silver")
 
 

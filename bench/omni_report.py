@@ -61,7 +61,7 @@ def page(results: Results, around: dict[str, Any]) -> str:
             "Written by `python -m bench.omni`, which says how it measures. The model is a Qwen2.5-Omni of random "
             f"float32 weights with {results.parameters / 1e6:.0f} million parameters, on the CPU, with "
             f"{results.threads} threads on either side; an answer has {TOKENS} tokens of text and {CODES} codes, which "
-            "are three seconds of sound.",
+            "are two seconds of sound.",
             "",
             f"{conditions(around)}, after: {load_average():.2f}.",
             "",

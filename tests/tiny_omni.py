@@ -214,8 +214,11 @@ def _speakers(directory: Path, bos_token: int) -> None:
     torch.save(speakers, directory / "spk_dict.pt")
 
 
-def qwen3_omni_moe(directory: Path, *, speaks: bool = True) -> None:
-    """Speakers in the talker's config, small letters; codes at 12.5 a second. Without `speaks` only the thinker."""
+def qwen3_omni_moe(directory: Path, *, speaks: bool = True, endless: bool = False) -> None:
+    """Speakers in the talker's config, small letters; codes at 12.5 a second. Without `speaks` only the thinker.
+
+    `endless`: as of qwen2_5_omni.
+    """
     tokenizer = _tokenizer(directory, _QWEN3, ("<tts_pad>", "<tts_text_bos>", "<tts_text_eod>"))
     ids = tokenizer.convert_tokens_to_ids
     config = qwen3.Qwen3OmniMoeConfig(
@@ -233,9 +236,9 @@ def qwen3_omni_moe(directory: Path, *, speaks: bool = True) -> None:
         assistant_token_id=ids("assistant"),
     )
     model = transformers.Qwen3OmniMoeForConditionalGeneration(config).eval()
-    _legible(model.thinker.lm_head, tokenizer, end=1.5)
+    _legible(model.thinker.lm_head, tokenizer, end=0.0 if endless else 1.5)
     if speaks:
-        _articulate(model.talker.codec_head, stops=(config.talker_config.codec_eos_token_id,))
+        _articulate(model.talker.codec_head, stops=() if endless else (config.talker_config.codec_eos_token_id,))
         model.talker.get_input_embeddings().weight.data.normal_(std=0.5)
         _audible(model.code2wav.decoder[-1].conv, lambda: model.code2wav(torch.arange(64).reshape(1, 4, 16)))
     name = "Qwen3OmniMoeForConditionalGeneration"
