@@ -10,11 +10,11 @@ from app.settings.engines import engine_of
 from app.settings.schema import StageConfig, stage_digest
 
 
-def objection(register: m.Register, stage: StageConfig | None, known: list[int]) -> str:
+def objection(register: m.Register, stage: StageConfig | None, known: list[int], names: list[str]) -> str:
     """Why a replica is refused, in words for its operator; "" if it is welcome.
 
     `stage`: the master's configuration of the stage that it says it runs, None if there is none; `known`: the ids of
-    those that there are.
+    those that there are; `names`: those of the served model.
     """
     if register.protocol != m.PROTOCOL or register.version != __version__:
         return (
@@ -32,6 +32,9 @@ def objection(register: m.Register, stage: StageConfig | None, known: list[int])
             f"its configuration of {what} differs from the master's: start it with the same flags and files "
             "(compare `omni-app config` on both hosts)"
         )
+    if stage.kind == "llm" and register.names != names:
+        theirs, ours = (", ".join(known) for known in (register.names, names))
+        return f"it serves {what} as {theirs}, the master as {ours}: give both the same --served-model-name"
     ours = engine_of(stage)
     if ours and register.engine and register.engine != ours:
         return f"{what} runs on {register.engine} there and on {ours} here: install the same version on both hosts"

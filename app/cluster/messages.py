@@ -37,7 +37,7 @@ class Register(Message):
     `config_digest` is the digest of the stage's configuration (settings.schema.stage_digest). `replica_id` is -1 when
     the master shall choose it. `address` is where the replica's ROUTER listens; `host` is for people. `engine` names
     the package that the engine is built on with its version, as settings.engines.engine_of does ("": none). `before`
-    is the id that an earlier master chose (-1: none did).
+    is the id that an earlier master chose (-1: none did). `names` are those that it knows the model by.
     """
 
     protocol: int
@@ -51,6 +51,7 @@ class Register(Message):
     pid: int
     engine: str = ""
     before: int = -1
+    names: list[str] = []
 
 
 class Adapter(msgspec.Struct, array_like=True):

@@ -147,7 +147,8 @@ class Registry:
         if living is not None and living.info.address != register.address:
             info = living.info
             return f"there is a replica {info.replica_id} of stage {info.stage_id}: process {info.pid} on {info.host}"
-        return objection(register, self._stages.get(register.stage_id), sorted(self._stages))
+        stage = self._stages.get(register.stage_id)
+        return objection(register, stage, sorted(self._stages), self._settings.served_model_names)
 
     def _on_subscribe(self, identity: bytes, subscribe: m.Subscribe) -> None:
         if subscribe.protocol != m.PROTOCOL:

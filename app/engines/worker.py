@@ -139,6 +139,7 @@ class Replica:
                 pid=os.getpid(),
                 engine=engine_of(stage),
                 before=self._chosen_id,
+                names=self._spec.served_model_names,
             )
         )
 

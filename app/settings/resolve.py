@@ -136,7 +136,7 @@ def _assemble(
         created=int(time.time()),
     )
     rules.check(settings, problems)
-    warnings += crowded(settings.stages)
+    warnings += crowded(settings.local_stages)
     return settings
 
 

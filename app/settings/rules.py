@@ -123,7 +123,7 @@ def _hosts(settings: Settings) -> Iterator[str]:
     if master.stage_id is None:
         if master.local_replicas:
             yield "--omni-dp-size-local is for the stage of --stage-id; otherwise num_replicas of a stage says it"
-    elif master.stage_id not in ids:
+    elif ids and master.stage_id not in ids:
         origin = settings.origins["master.stage_id"]
         yield f"{origin}: there is no stage {master.stage_id}; this model has {', '.join(map(str, ids))}"
     elif settings.external_stages and not master.port:
