@@ -34,13 +34,21 @@ class Need(msgspec.Struct, frozen=True):
     components: dict[str, int] = {}
 
 
+_INNER = {"aligner": "is asked for the times of words"}
+"""What stages are for that no edge leads to."""
+
+
 def graph(settings: Settings) -> list[str]:
     """The stages as a small drawing, one line a stage, each under the one that feeds it."""
     return [line for stage in settings.stages if not stage.sources for line in _draw(stage, settings.stages, 0)]
 
 
 def _draw(stage: StageConfig, stages: list[StageConfig], depth: int) -> Iterator[str]:
-    start = "request -> " if depth == 0 else "           " + "   " * (depth - 1) + "└─> "
+    start = (
+        ("request -> " if stage.entry else "           ")
+        if depth == 0
+        else "           " + "   " * (depth - 1) + "└─> "
+    )
     replicas = f" x {stage.num_replicas}" if stage.num_replicas > 1 else ""
     where = f" on {stage.devices}" if stage.devices else ""
     end = f" -> {', '.join(stage.outputs)}" if stage.outputs else ""
@@ -53,7 +61,7 @@ def _draw(stage: StageConfig, stages: list[StageConfig], depth: int) -> Iterator
 def _manner(stage: StageConfig) -> str:
     """How the stage takes its input, and whether requests may begin at it too."""
     if not stage.sources:
-        return ""
+        return "" if stage.entry else f" ({_INNER.get(stage.model_stage, 'other stages ask it')})"
     if stage.prompt_template:
         return " (whose prompts its source writes)"
     how = "from the first piece on" if stage.async_chunk else "when its input is complete"

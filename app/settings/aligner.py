@@ -111,6 +111,7 @@ def _defaults(beside: StageConfig) -> tuple[dict[str, Any], dict[str, str]]:
         "outputs": [],
         "devices": devices,
         "engine_args": _SET_HERE | (_SIZES_CPU if on_cpu else _SIZES),
+        "per_platform": [name for name in _SIZES if _SIZES[name] != _SIZES_CPU.get(name)],
     }
     return values, {"devices": f"devices of stage {beside.stage_id} ({beside.name})"}
 

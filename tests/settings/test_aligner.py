@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.console.plan import graph
 from app.settings import platforms
 from app.settings.problems import ConfigError
 from app.settings.resolve import examine
@@ -53,7 +54,9 @@ def test_it_follows_the_stages_of_the_pipeline_and_shares_a_device(speech_model:
     assert stage.engine_args["runner"] == "pooling"
     assert (stage.engine_args["dtype"], stage.engine_args["max_model_len"]) == ("float32", 4096)
     assert "gpu_memory_utilization" not in stage.engine_args
+    assert stage.per_platform == ["dtype", "gpu_memory_utilization"]
     assert voice.entry
+    assert graph(settings)[-1] == "           [1 aligner: llm on cpu] (is asked for the times of words)"
     assert settings.origins["stages[1].model"] == "flag --forced-aligner"
     assert settings.origins["stages[1].devices"] == "devices of stage 0 (speech)"
 
