@@ -92,6 +92,7 @@ class ScriptedOrchestrator:
         instance: str = "",
         limit_s: float = 0.0,
         streamed: bool = False,
+        whole: bool = False,
     ) -> ScriptedStream:
         self.limit_s = limit_s
         self.asked = (task, instance)
