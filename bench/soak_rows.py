@@ -18,13 +18,14 @@ import httpx
 
 from tests import tiny_diffusion
 from tests.compat import heard
-from tests.faults import chains, edges, failover, matrix, pictures, remote, sounds
+from tests.faults import chains, edges, failover, matrix, pictures, remote, sounds, talks
 from tests.faults.streams import Streams
 from tests.servers import Server, free_port, start_server, wait_for
 
 STORM = 200
 PICTURE_LEAVERS = 200
 SPEECH_LEAVERS = 500
+TALKS = 50
 SETTLE_S = 10.0
 
 
@@ -131,6 +132,27 @@ def speech_clients_leave() -> None:
         server.assert_nothing_left()
 
 
+def talks_are_interrupted() -> None:
+    """Realtime sockets whose answers are interrupted by speech: no request and no descriptor is left of them."""
+    with tempfile.TemporaryDirectory(prefix="so") as directory:
+        environment = talks.environment(Path(directory))
+        with start_server(talks.SERVE, environment) as server:
+            _talk_at_once(server)
+            assert server.stop() == 0
+            server.assert_nothing_left()
+
+
+def _talk_at_once(server: Server) -> None:
+    matrix.wait_serving(server)
+    asyncio.run(talks.many_talks(server, TALKS))
+    before = {pid: open_files(pid) for pid in (*server.workers, *server.replicas)}
+    for _ in range(10):
+        asyncio.run(talks.many_talks(server, TALKS))
+    wait_for(lambda: load(server) == 0, SETTLE_S, "the work of interrupted answers to end", server=server)
+    after = {pid: open_files(pid) for pid in before}
+    assert all(after[pid] <= before[pid] + 2 for pid in before), f"open files: {before}, then {after}"
+
+
 def edge_faults() -> None:
     """Two stages of two replicas each: every way in which an edge ends, five times, and 500 clients that leave."""
     with tempfile.TemporaryDirectory(prefix="so") as directory:
@@ -181,6 +203,7 @@ ROWS: dict[str, Callable[[], None]] = {
     f"6 x {STORM} clients that leave": disconnect_storm,
     f"{PICTURE_LEAVERS} clients that leave while a real pipeline draws": picture_clients_leave,
     f"{SPEECH_LEAVERS} clients that leave after the first piece of speech": speech_clients_leave,
+    f"11 x {TALKS} realtime talks that are interrupted": talks_are_interrupted,
     "12 x 30 sentences and chats of the demo are understood": everything_is_understood,
     "5 x the replica killed amid streams": replica_crash_loop,
     f"50 x one of two replicas killed amid {failover.AT_ONCE} requests": one_of_two_dies,

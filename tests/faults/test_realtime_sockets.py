@@ -8,10 +8,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -21,73 +19,16 @@ from websockets.typing import Subprotocol
 
 from app.engines.stubspeech import ramp
 from tests.compat.wire import metric
+from tests.faults.talks import LONG, SERVE, SLOW_S, environment, hear, many_talks, say, send, session, sound_of, until
 from tests.faults.test_mounts import SERVERS, STARLETTE, host_env
-from tests.routes.realtime import silence, voice
+from tests.routes.realtime import voice
 from tests.servers import Server, start_server, wait_for
-
-SLOW_S = 3
-DEPLOY = """\
-pipeline: stub
-stages:
-  - {stage_id: 0, name: text, kind: stub, engine_args: {hears: true, token_s: 0.01}}
-  - stage_id: 1
-    name: speech
-    kind: stub
-    outputs: [audio]
-    sources: [text]
-    engine_args: {chats: false, speaks: true, token_s: 0.02}
-"""
-SERVE = ("omni-app", "serve", "stub", "--port", "{port}", "--workers", "2")
-LONG = "word " * 5000
-
-
-def environment(directory: Path) -> dict[str, str]:
-    deploy = directory / "talking.yaml"
-    deploy.write_text(DEPLOY)
-    limits = {"OMNI_SLOW_CLIENT_TIMEOUT": str(SLOW_S), "OMNI_SHUTDOWN_TIMEOUT": "3"}
-    return {"OMNI_DEPLOY_CONFIG": str(deploy), **limits}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with start_server(SERVE, environment(tmp_path_factory.mktemp("deploy"))) as server:
         yield server.wait_ready(60)
-
-
-@asynccontextmanager
-async def session(server: Server, path: str = "", **how: Any) -> AsyncIterator[ClientConnection]:
-    address = f"ws://127.0.0.1:{server.port}{path}/v1/realtime"
-    async with connect(address, **{"open_timeout": 30, **how}) as socket:
-        await until(socket, "session.created")
-        yield socket
-
-
-async def send(socket: ClientConnection, kind: str, **fields: Any) -> None:
-    await socket.send(json.dumps({"type": kind, **fields}))
-
-
-async def until(socket: ClientConnection, kind: str) -> list[Any]:
-    found: list[Any] = []
-    async with asyncio.timeout(20):
-        while not found or found[-1]["type"] != kind:
-            found.append(json.loads(await socket.recv()))
-    return found
-
-
-async def say(socket: ClientConnection, text: str) -> None:
-    content = [{"type": "input_text", "text": text}]
-    await send(socket, "conversation.item.create", item={"type": "message", "role": "user", "content": content})
-    await send(socket, "response.create")
-
-
-async def hear(socket: ClientConnection, samples: bytes) -> None:
-    for begin in range(0, len(samples), 9600):
-        audio = base64.b64encode(samples[begin : begin + 9600]).decode()
-        await send(socket, "input_audio_buffer.append", audio=audio)
-
-
-def sound_of(events: list[Any]) -> bytes:
-    return b"".join(base64.b64decode(e["delta"]) for e in events if e["type"] == "response.output_audio.delta")
 
 
 async def wait_running(server: Server, count: int, limit_s: float) -> None:
@@ -97,22 +38,7 @@ async def wait_running(server: Server, count: int, limit_s: float) -> None:
 
 
 async def test_many_talks_at_once(server: Server) -> None:
-    """Each is asked, interrupted by speech, and answered again; nothing of one is heard in another."""
-
-    async def one(number: int) -> None:
-        async with session(server) as socket:
-            words = 2 + number % 5
-            await say(socket, "word " * words)
-            events = await until(socket, "response.done")
-            assert sound_of(events) == ramp(0, (words + 1) // 2 * 4800)
-            await say(socket, LONG)
-            await until(socket, "response.output_audio.delta")
-            await hear(socket, voice(0.3))
-            assert (await until(socket, "response.done"))[-1]["response"]["status"] == "cancelled"
-            await hear(socket, silence(1))
-            assert (await until(socket, "response.done"))[-1]["response"]["status"] == "completed"
-
-    await asyncio.gather(*map(one, range(20)))
+    await many_talks(server, 20)
     await wait_running(server, 0, 2)
 
 

@@ -21,6 +21,7 @@ from vllm.multimodal.media.connector import global_thread_pool
 from vllm.multimodal.media.image import ImageMediaIO
 from vllm.multimodal.media.video import VideoMediaIO
 
+from app.engines.llm import resampling
 from app.media import dataurl
 from app.media.audio import check_seconds
 from app.media.errors import MediaError, invalid, too_large
@@ -57,6 +58,7 @@ def install(config: MediaConfig) -> None:
     os.environ["VLLM_MEDIA_CONNECTOR"] = CONNECTOR
     for name, value in limits.items():
         os.environ.setdefault(name, str(value))
+    resampling.without_torchaudio()
 
 
 class GuardedConnector(MediaConnector):  # type: ignore[misc]
