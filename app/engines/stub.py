@@ -181,10 +181,9 @@ class StubEngine:
         stubspeech.check(task)
         if request.kind == stubtensors.TALK:
             return script, partial(stubtensors.talk, request, script.tokens, partial(self._step, script), self._idle)
+        texts: AsyncIterator[str] = stubspeech.frames(request, task, script.tokens)
         if vocodes:
             texts = ("" async for _ in stubtensors.handed(request, script.tokens, self._idle))
-        else:
-            texts = stubspeech.frames(request, task, script.tokens)
         return script, partial(self._speak, request, task, script, texts)
 
     async def _draw(self, request: Request, task: PictureTask, script: StubScript) -> None:

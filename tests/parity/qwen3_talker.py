@@ -92,9 +92,10 @@ class Reference:
         if grid is not None:
             mask = torch.ones(1, len(prompt))
             positions = self.model.thinker.get_rope_index(prompt[None], grid, attention_mask=mask)[0][:, 0].long()
-        return Thought(ids, embeddings, hidden, positions, self._sensed(ids).nonzero()[:, 0].tolist(), grid)
+        return Thought(ids, embeddings, hidden, positions, self.sensed(ids).nonzero()[:, 0].tolist(), grid)
 
-    def _sensed(self, ids: torch.Tensor) -> torch.Tensor:
+    def sensed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Where sounds and pictures are."""
         thinker = self.config.thinker_config
         return torch.isin(ids, torch.tensor([thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id]))
 
@@ -144,7 +145,7 @@ class Reference:
         config, model = self.config, self.model
         length = len(thought.ids)
         user = model._get_talker_user_parts(
-            0, length, self._sensed(thought.ids)[None], thought.hidden[None], thought.embeddings[None]
+            0, length, self.sensed(thought.ids)[None], thought.hidden[None], thought.embeddings[None]
         )
         own = torch.tensor([[config.tts_bos_token_id, config.tts_eos_token_id, config.tts_pad_token_id]])
         bos, eos, padding = model.talker.text_projection(model.thinker.get_input_embeddings()(own)).chunk(3, dim=1)
