@@ -35,7 +35,7 @@ class BigVgan:
     def __init__(self, model: Any) -> None:
         self.reach = _reach(model.config)
         self.hop = prod(model.config.upsample_rates)
-        self._model = model
+        self._model = model.to(model.dtype)  # also its filters, which no checkpoint holds
         self._step: Callable[[], None] = _nothing
         for module in (*model.ups, *model.resblocks):
             for part in module if isinstance(module, torch.nn.ModuleList) else [module]:

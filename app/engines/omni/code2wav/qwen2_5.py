@@ -22,7 +22,7 @@ from app.engines.speech.family import Samples
 from app.protocol.speechtask import SpeechCard
 
 _SAMPLE_RATE = 24_000
-_LARGEST = 4
+_LARGEST = 8
 _AHEAD = 2
 """Blocks in a piece of a stream, and blocks after it that are looked at: each makes the difference to a whole
 utterance's spectrum some sixty times smaller; with two the sound of a piece has all that BigVGAN looks at, too.

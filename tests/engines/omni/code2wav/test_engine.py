@@ -70,9 +70,16 @@ async def test_a_stream_begins_before_the_talker_has_ended(shared: Code2WavEngin
     assert len(fed.samples) == 36 * 480
 
 
-@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(
-    ("form", "rate"), [("wav", 0), ("flac", 16_000), ("mp3", 0), ("opus", 48_000), ("aac", 0), ("pcm", 8000)]
+    ("form", "rate", "streamed"),
+    [
+        ("wav", 0, True),
+        ("flac", 16_000, False),
+        ("mp3", 0, True),
+        ("opus", 48_000, False),
+        ("aac", 0, True),
+        ("pcm", 8000, True),
+    ],
 )
 async def test_formats_and_rates(shared: Code2WavEngine, form: str, rate: int, streamed: bool) -> None:
     fed = await ask(shared, task(format=form, sample_rate=rate, streamed=streamed), some_codes(60))
@@ -126,7 +133,7 @@ async def test_half_the_precision_is_the_same_sound_roughly(family: str, qwen2_5
 
 async def test_many_at_once_sound_as_each_alone(shared: Code2WavEngine) -> None:
     """More than a call takes, of all lengths, streams and files."""
-    tasks = [(task(seed=n, streamed=n % 2 == 0), some_codes(3 + 13 * n, seed=n)) for n in range(16)]
+    tasks = [(task(seed=n, streamed=n % 2 == 0), some_codes(3 + 9 * n, seed=n)) for n in range(9)]
     together = await asyncio.gather(*(ask(shared, one, codes, each=5) for one, codes in tasks))
     for (one, codes), fed in zip(tasks, together, strict=True):
         alone = await ask(shared, one, codes)
@@ -153,7 +160,7 @@ async def test_cancelling_ends_the_work_at_the_next_step(shared: Code2WavEngine)
 
 
 async def test_what_is_cancelled_in_the_line_never_begins(shared: Code2WavEngine) -> None:
-    first = asyncio.create_task(ask(shared, task(), some_codes(1500)))
+    first = asyncio.create_task(ask(shared, task(), some_codes(600)))
     before = shared.load().steps
     await until(lambda: shared.load().steps > before)
     second = asyncio.create_task(ask(shared, task(), some_codes(3000)))
@@ -161,7 +168,7 @@ async def test_what_is_cancelled_in_the_line_never_begins(shared: Code2WavEngine
     second.cancel()
     await asyncio.wait([second])
     assert shared.load().waiting == 0
-    assert len((await first).samples) == 1500 * 480
+    assert len((await first).samples) == 600 * 480
 
 
 async def test_a_client_that_does_not_read_is_waited_for(shared: Code2WavEngine) -> None:
