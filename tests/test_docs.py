@@ -16,6 +16,7 @@ from app.cli import cli
 from app.console.helptext import USAGE
 from app.console.options import typed_values
 from app.console.plan import graph
+from app.settings import platforms
 from app.settings.flags import by_key, flags
 from app.settings.resolve import examine
 
@@ -105,6 +106,13 @@ def test_the_drawing_of_a_pipeline_is_what_config_prints(tmp_path: Path) -> None
     file.write_text(FILES["talking.yaml"])
     page = (ROOT / "docs" / "pipelines.md").read_text()
     assert [line for line in graph(examine({"deploy_config": str(file)}, {}).settings) if line not in page] == []
+
+
+def test_the_drawing_of_an_omni_model_is_what_config_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platforms, "current", lambda: "cuda")
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2_5_omni", "talker_config": {}}')
+    page = (ROOT / "docs" / "omni.md").read_text()
+    assert [line for line in graph(examine({"model": str(tmp_path)}, {}).settings) if f"#   {line}\n" not in page] == []
 
 
 def test_the_granian_line_of_the_readme_is_the_one_that_is_tested() -> None:
