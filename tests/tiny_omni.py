@@ -86,7 +86,7 @@ def qwen2_5_omni(
                 reference_mel=torch.zeros(1, 60, 80),
             ),
         )
-        _speakers(directory, bos_token=ids("<tts_bos>"))
+    _speakers(directory, bos_token=ids("<tts_bos>"))
     _save(model, directory, "Qwen2_5OmniModel", eos=ids("<|im_end|>"), pad=ids("<|endoftext|>"))
     _processor(directory, "Qwen2_5OmniProcessor", patch_size=14)
 

@@ -92,7 +92,7 @@ class Oracle:
         self._processor = processor.from_pretrained(directory)
         whole = model.from_pretrained(directory, dtype=torch.float32).eval()
         self._thinker = whole.thinker
-        self._layer = whole.config.talker_config.accept_hidden_layer if third else None
+        self._layer = whole.config.talker_config.accept_hidden_layer if third and whole.has_talker else None
 
     @torch.no_grad()
     def think(self, chat: Chat, tokens: int) -> Thought:
