@@ -25,7 +25,7 @@ _RISE, _RISE_IN_SPEECH = 0.08, 0.03
 """How fast the noise is followed: down by a part of the difference, up by decibels, each a frame."""
 
 
-def level(frame: bytes) -> float:
+def level(frame: bytes | bytearray) -> float:
     """The loudness of samples in dB below full scale, without their mean, which microphones do not get right.
 
     Every second sample will do: this runs fifty times a second for each socket that listens.
@@ -49,7 +49,7 @@ class VoiceActivity:
         self._silent = 0
         self.speaking = False
 
-    def hear(self, frame: bytes) -> Literal["started", "stopped"] | None:
+    def hear(self, frame: bytes | bytearray) -> Literal["started", "stopped"] | None:
         """Judge the next frame of FRAME bytes: what has changed with it."""
         loud = level(frame)
         if self._noise is None:

@@ -73,7 +73,7 @@ class InputAudioBuffer:
         """
         while (activity := self._activity) is not None and self._judged + FRAME <= self._end:
             at = self._judged - self._first
-            change = activity.hear(bytes(self._held[at : at + FRAME]))
+            change = activity.hear(self._held[at : at + FRAME])
             self._judged += FRAME
             if change == "started":
                 self._forget_before(self._judged - ONSET * FRAME - self._padding)
