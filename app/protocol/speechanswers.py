@@ -9,7 +9,7 @@ import msgspec
 
 from app.cluster.messages import AnyEvent, Audio, Done, Extra, Usage
 from app.protocol.aligning import Word, decode_alignment
-from app.protocol.errors import ErrorBody
+from app.protocol.errors import ApiError, ErrorBody
 from app.protocol.sse import named_error_frame, named_frame
 
 RATE_HEADER = "X-Sample-Rate"
@@ -63,6 +63,11 @@ class SpeechEvents:
                     told = {"type": _DONE, "usage": usage_object(self._usage)}
                     frames.append(named_frame(_DONE, msgspec.json.encode(told)))
         return b"".join(frames)
+
+
+def silent() -> ApiError:
+    """500: the model ended without a sound."""
+    return ApiError(500, "The model made no sound of this.", code="no_sound")
 
 
 def failed_events(body: ErrorBody) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 
 from app.cluster.messages import AnyEvent, Audio
 from app.protocol.aligning import AlignTask, AlignTaskOf, Word
 from app.protocol.errors import ApiError, unsupported
-from app.protocol.speechanswers import Sound, usage_object
+from app.protocol.speechanswers import Sound, silent, usage_object
 from app.protocol.speechtask import SpeechFormat, SpeechTask
 
 TIMES_HEADER = "X-Word-Timestamps"
@@ -23,16 +25,18 @@ def no_aligner(field: str) -> ApiError:
 
 
 def asked_of_speech(task: SpeechTask) -> AlignTaskOf:
-    """What the aligner is asked when the sound of `task` is there."""
+    """What the aligner is asked when the sound of `task` is there; raises `silent` if there is none."""
 
     def made(events: list[AnyEvent]) -> AlignTask:
         sound = [event for event in events if isinstance(event, Audio)]
-        bare = task.format == "pcm" and sound
+        if not sound:
+            raise silent()
+        whole = sound[0].data if len(sound) == 1 else b"".join(event.data for event in sound)
         return AlignTask(
             text=task.text,
-            file=sound[0].data if len(sound) == 1 else b"".join(event.data for event in sound),
+            file=cast("bytes", whole),  # any buffer is encoded, without a copy of its own
             base64=task.base64,
-            sample_rate=sound[0].sample_rate if bare else 0,
+            sample_rate=sound[0].sample_rate if task.format == "pcm" else 0,
             language=task.language,
             sound_field="word_timestamps",
         )

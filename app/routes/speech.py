@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import Litestar, Request, Response, post
 
-from app.protocol.errors import ApiError
 from app.protocol.fields import FieldDecoder
 from app.protocol.models import served_name
 from app.protocol.speech import CONTENT_TYPES, REFUSED, SpeechRequest, speech_task
-from app.protocol.speechanswers import RATE_HEADER, USAGE_HEADER, Sound, SpeechEvents, failed_events, usage_object
+from app.protocol.speechanswers import (
+    RATE_HEADER,
+    USAGE_HEADER,
+    Sound,
+    SpeechEvents,
+    failed_events,
+    silent,
+    usage_object,
+)
 from app.protocol.speechtask import SpeechFormat, SpeechTask, encode_task
 from app.protocol.wordtimes import asked_of_speech, no_aligner, spoken_and_timed, times_headers
 from app.routes.body import decode_body, json_body
@@ -100,7 +107,7 @@ class SoundFile:
         """
         content = b"".join([piece async for events in stream if (piece := self.sound.add(events))])
         if not content:
-            raise _silent()
+            raise silent()
         return content
 
     async def whole(self, stream: AnswerStream) -> Response[bytes]:
@@ -129,7 +136,7 @@ class SoundFile:
                     (RATE_HEADER.lower().encode(), rate),
                     (b"x-accel-buffering", b"no"),
                 ]
-        raise _silent()
+        raise silent()
 
     async def pieces(self, stream: AnswerStream) -> AsyncIterator[bytes]:
         """The pieces, as they are made."""
@@ -155,8 +162,3 @@ class TimedFile(SoundFile):
             return Response(told, media_type="application/json")
         headers = self._headers() | times_headers(self.sound.words)
         return Response(content, media_type=self.media_type, headers=headers)
-
-
-def _silent() -> ApiError:
-    """The model ended without a sound."""
-    return ApiError(500, "The model made no sound of this.", code="no_sound")
