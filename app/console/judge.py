@@ -8,14 +8,14 @@ import subprocess
 import msgspec
 
 from app.cluster.process import python_command
-from app.settings.schema import Settings
+from app.settings.schema import Settings, StageConfig
 
 _LIMIT_S = 300
 
 
 def engine_problems(settings: Settings) -> list[str]:
     """The problems of all stages that run on vLLM; nothing is loaded."""
-    stages = [stage for stage in settings.stages if stage.kind == "llm"]
+    stages = [_of_vllm(stage) for stage in settings.stages if stage.kind == "llm"]
     if not stages:
         return []
     question = {"stages": stages, "served_model_names": settings.served_model_names}
@@ -31,3 +31,8 @@ def engine_problems(settings: Settings) -> list[str]:
         reason = answer.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return [f"vLLM cannot be asked (exit code {answer.returncode}): {''.join(reason)}"]
     return answer.stdout.decode().splitlines()
+
+
+def _of_vllm(stage: StageConfig) -> StageConfig:
+    """A talker's sampling parameters are no defaults of vLLM's: its engine hands them on with each request."""
+    return msgspec.structs.replace(stage, default_sampling_params={}) if stage.model_stage == "talker" else stage

@@ -11,8 +11,8 @@ from app.media.policy import HostList
 from app.settings.access import check_origins
 from app.settings.devices import world_size
 from app.settings.rules_diffusion import diffusion_problems
+from app.settings.rules_omni import talker_problems, vocoder_problems
 from app.settings.rules_speech import speech_problems
-from app.settings.rules_vocoder import vocoder_problems
 from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig, StageConfig
 
 _NEEDED = (
@@ -23,7 +23,12 @@ _NEEDED = (
 
 _EXCLUDED = (("enable_per_request_metrics", "disable_log_stats"),)
 
-_OF_KIND = {"diffusion": diffusion_problems, "speech": speech_problems, "generation": vocoder_problems}
+_OF_KIND = {
+    "llm": talker_problems,
+    "diffusion": diffusion_problems,
+    "speech": speech_problems,
+    "generation": vocoder_problems,
+}
 
 
 def check(settings: Settings, problems: list[str]) -> None:

@@ -106,12 +106,21 @@ def test_a_connector_says_how_sound_is_cut(omni: Any) -> None:
 
 
 def test_what_a_vocoder_cannot_have_is_told_before_anything_starts(omni: Any) -> None:
-    with pytest.raises(ConfigError, match=r"stage 2 .code2wav.: engine argument 'codec_chunk_frame' is unknown .* mean"):
+    with pytest.raises(
+        ConfigError, match=r"stage 2 .code2wav.: engine argument 'codec_chunk_frame' is unknown .* mean"
+    ):
         omni(deploy="stages: [{stage_id: 2, engine_args: {codec_chunk_frame: 50}}]")
     with pytest.raises(ConfigError, match="default_sampling_params: a vocoder"):
         omni(deploy="stages: [{stage_id: 2, default_sampling_params: {top_k: 1}}]")
     with pytest.raises(ConfigError, match="stage 2 is of kind generation, which has no setting max_model_len"):
         omni(deploy="stages: [{stage_id: 2, max_model_len: 100}]")
+
+
+def test_what_a_talker_cannot_sample_with(omni: Any) -> None:
+    talker = omni(deploy="stages: [{stage_id: 1, default_sampling_params: {seed: 3}}]").settings.stages[1]
+    assert talker.default_sampling_params["seed"] == 3
+    with pytest.raises(ConfigError, match=r"stage 1 \(talker\): default_sampling_params: .* no parameter 'min_p'"):
+        omni(deploy="stages: [{stage_id: 1, default_sampling_params: {min_p: 0.1}}]")
 
 
 def test_stages_can_wait_for_all_of_their_input(omni: Any) -> None:
