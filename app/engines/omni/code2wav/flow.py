@@ -155,13 +155,12 @@ class Flow:
 
         def slope(time: float, state: torch.Tensor) -> torch.Tensor:
             nonlocal count
-            step()
             at = paths[count % len(paths)]
             at.copy_(state)
             for start, path in held:
                 at[start : start + path.shape[1]] = path[count]
             count += 1
-            return self._velocity(at, time, blocks, masks)
+            return self._velocity(at, time, blocks, masks, step)
 
         for begin, end in pairwise(self._times):
             size = end - begin
@@ -172,12 +171,15 @@ class Flow:
             state = state + (first + 3 * (second + third) + fourth) * size / 8
         return state
 
-    def _velocity(self, state: torch.Tensor, time: float, blocks: Blocks, masks: dict[Any, Any]) -> torch.Tensor:
+    def _velocity(
+        self, state: torch.Tensor, time: float, blocks: Blocks, masks: dict[Any, Any], step: Callable[[], None]
+    ) -> torch.Tensor:
         dit = self._dit
         moment = dit.time_embed(torch.tensor([time], device=self.device, dtype=self.dtype))
         noise = functional.linear(state.to(self.dtype), self._from_noise)
         hidden = noise.repeat(2, 1, 1) + blocks.still
         for layer in dit.transformer_blocks:
+            step()
             hidden = self._layer(layer, hidden, moment, blocks, masks)
         told, untold = dit.proj_out(dit.norm_out(hidden, moment)).float().chunk(2)
         return told + (told - untold) * _GUIDANCE

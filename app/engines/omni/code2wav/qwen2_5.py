@@ -124,7 +124,7 @@ class Qwen25Vocoder:
         fresh = len(spectrum.frames) - spectrum.before - spectrum.after
         if not utterance.last:
             blocks = (self._held(utterance) + fresh) // self._flow.block
-            kept = utterance.chunks.context // self._unit
+            kept = utterance.chunks.context * self._repeats // self._flow.block
             utterance.path = path[:, max(0, blocks - kept) : blocks].clone()
             utterance.tail = spectrum.frames[: spectrum.before + fresh][-self._bigvgan.reach :].clone()
         utterance.made = utterance.end
