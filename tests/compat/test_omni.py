@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import wave
 from base64 import b64decode
 from collections.abc import Iterator
@@ -17,10 +18,12 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.clusters import held_refs
+from tests.compat.wire import JSON
 from tests.faults import talks
 from tests.parity.speaking import SEED, TALKER, VOICE, Speaker, Spoken
 from tests.parity.thinking import chats
-from tests.servers import Server, start_server, wait_for
+from tests.routes.realtime import silence, voice
+from tests.servers import ROOT, Server, start_server, wait_for
 from tests.tiny_omni import SPEAKERS, build
 
 LOAD_S = 300
@@ -215,6 +218,20 @@ def test_who_asked_at_the_same_time_gets_their_own(omni: Omni, expected: dict[st
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for name, sound in threads.map(ask, range(AT_ONCE)):
             assert_sounds_like(samples_of(sound), expected[name].sound)
+
+
+def test_the_examples_of_the_page(omni: Omni, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "omni.md").read_text()
+    asked_for = re.findall(r"-d '(.*?)'", page, re.DOTALL)
+    assert len(asked_for) == 2
+    for body in asked_for:
+        answer = httpx.post(f"{omni.server.url}/v1/chat/completions", content=body, headers=JSON, timeout=120)
+        assert answer.json()["choices"][0]["message"]["audio"]["data"], answer.text
+    [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    here = example.replace("http://127.0.0.1:8091", omni.server.url).replace("Qwen/Qwen2.5-Omni-7B", "tiny")
+    exec(compile(here, "omni.md", "exec"), {})
+    assert len(samples_of((tmp_path / "answer.pcm").read_bytes())) > 0
 
 
 # ------------------------------------------------------------------------------------------------ what it refuses
