@@ -39,6 +39,8 @@ ENV = {
     "OMNI_STALL_TIMEOUT": str(PATIENCE_S),
     "OMNI_SHUTDOWN_TIMEOUT": "10",
 }
+INIT_S = 10
+"""--stage-init-timeout, where a load that has been stopped shall be given up."""
 SCRIPT = {"tokens": 30, "token_s": 0.1}
 """What a stream takes: 3 seconds, less than an orphaned worker lives."""
 HEARD = {"modalities": ["text", "audio"], "audio": {"format": "pcm16"}}
@@ -100,6 +102,7 @@ _UNHARMED = Expected(replaced=False)
 _RESPAWNED = Expected()
 _GIVEN_UP_S = PATIENCE_S + 10.0
 _FAILED_START = "startup failed: stage 0 (stub/0, model stub) failed to start ("
+_NEVER_STARTED = "startup failed: stage 0 (stub/0, model stub) was not ready within --stage-init-timeout"
 
 EXPECTED: dict[tuple[Kind, Fault], dict[Moment, Expected]] = {
     ("main", "SIGTERM"): {"loading": _STOPS, "idle": _STOPS, "streams": _STOPS},
@@ -134,7 +137,7 @@ EXPECTED: dict[tuple[Kind, Fault], dict[Moment, Expected]] = {
         "streams": Expected(streams=("error",), outage=True),
     },
     ("replica", "SIGSTOP"): {
-        "loading": Expected(code=1, words=_FAILED_START),
+        "loading": Expected(code=1, words=_NEVER_STARTED),
         "idle": Expected(outage=True, back_s=_GIVEN_UP_S),
         "streams": Expected(streams=("error",), outage=True, back_s=_GIVEN_UP_S),
     },
@@ -221,7 +224,9 @@ def _environment(row: Row, deploy: IO[str]) -> dict[str, str]:
         deploy.flush()
         return {**ENV, "OMNI_DEPLOY_CONFIG": deploy.name}
     load_s = LOAD_S if row.moment == "loading" else 0.0
-    return {**ENV, "OMNI_STAGE_OVERRIDES": json.dumps({"0": {"engine_args": {"load_s": load_s, "speaks": True}}})}
+    overrides = {"0": {"engine_args": {"load_s": load_s, "speaks": True}}}
+    limit = {"OMNI_STAGE_INIT_TIMEOUT": str(INIT_S)} if row.expected.words == _NEVER_STARTED else {}
+    return {**ENV, **limit, "OMNI_STAGE_OVERRIDES": json.dumps(overrides)}
 
 
 def _streams(server: Server, row: Row) -> list[Streams]:
