@@ -46,7 +46,7 @@ class ReplicaHost:
 
         spec = msgspec.json.decode(encoded, type=ReplicaSpec)
         try:
-            spec.bind = replica_endpoint(ray.util.get_node_ip_address(), spec.token)
+            spec.bind = replica_endpoint(str(ray.util.get_node_ip_address()), spec.token)  # type: ignore[no-untyped-call]
             spec.stage = await _at_hand(spec.stage)
         except StartupError as error:
             self._obstacle = str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from app.engines.diffusion.layout import layout
 from app.settings.schema import StageConfig
 from app.settings.values import parse
 
@@ -13,6 +14,8 @@ _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
 
 def world_size(stage: StageConfig) -> int:
     """How many devices one replica of a stage needs."""
+    if stage.kind == "diffusion":
+        return layout(stage.engine_args).world
     world = 1
     for size in _SIZES:
         world *= int(stage.engine_args.get(size) or 1)

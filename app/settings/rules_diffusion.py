@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from app.engines.diffusion.layout import layout_problems
 from app.engines.diffusion.options import read_options
 from app.settings.schema import StageConfig
 
@@ -48,6 +49,7 @@ def diffusion_problems(stage: StageConfig) -> Iterator[str]:
     yield from _attention(given)
     yield from _cache(given)
     yield from _offload(given)
+    yield from layout_problems(given)
     if Path(stage.model).expanduser().is_file():
         yield from _single_file(stage.model, _of(given, "diffusers_load_kwargs", "config"))
 

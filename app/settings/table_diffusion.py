@@ -60,34 +60,44 @@ LOADING = (
     _planned("force-cutlass-fp8", "bool", "Use CUTLASS kernels for FP8 weights.", needs="CUDA"),
     _row("disable-multithread-weight-load", "bool", "Read weight files one after another."),
     _row("num-weight-load-threads", "int", "Threads that read weight files. Default: 4.", least=1),
-    _planned("enable-broadcast-weight-load", "bool", "One GPU reads the weights for all.", needs="several GPUs"),
+    _row("enable-broadcast-weight-load", "bool", "One GPU reads the weights for all."),
 )
 
 PARALLEL = (
-    _planned("ulysses-degree", "int", "GPUs for Ulysses sequence parallelism.", least=1, aliases=("--usp",)),
-    _planned(
+    _row("ulysses-degree", "int", "GPUs for Ulysses sequence parallelism.", least=1, aliases=("--usp",)),
+    _row(
         "ulysses-mode",
         "str",
         "What to do with sizes that do not divide.",
         choices=("strict", "advanced_uaa"),
     ),
-    _planned("ulysses-a2a-permute", "bool", "Fuse the exchange between the GPUs of Ulysses."),
-    _planned("ring-degree", "int", "GPUs for ring sequence parallelism.", least=1, aliases=("--ring",)),
-    _planned("allgather-degree", "int", "GPUs that gather keys and values.", least=1),
-    _planned("cfg-parallel-size", "int", "GPUs that share the passes of guidance.", least=1),
-    _planned("vae-patch-parallel-size", "int", "GPUs that decode one picture together.", least=1),
-    _planned(
+    _row(
+        "ulysses-a2a-permute",
+        "bool",
+        "",
+        status="refused",
+        reason="diffusers' Ulysses exchanges with all_to_all, whose kernels cannot be chosen; leave it out",
+    ),
+    _row("ring-degree", "int", "GPUs for ring sequence parallelism.", least=1, aliases=("--ring",)),
+    _row("allgather-degree", "int", "GPUs that gather keys and values.", least=1),
+    _row("cfg-parallel-size", "int", "GPUs that share the passes of guidance.", least=1),
+    _row("vae-patch-parallel-size", "int", "GPUs that decode one picture together.", least=1),
+    _row(
         "vae-parallel-mode",
         "str",
         "How a picture is split for decoding.",
-        choices=("tile", "batch", "spatial_shard_height", "spatial_shard_width"),
+        choices=("tile", "batch"),
+        never=dict.fromkeys(
+            ("spatial_shard_height", "spatial_shard_width"),
+            "diffusers' autoencoders exchange no borders between GPUs; use tile, or batch for several pictures",
+        ),
     ),
-    _planned("text-encoder-tp-size", "int", "GPUs for each layer of the text encoder.", least=1),
-    _planned("use-hsdp", "bool", "Shard the weights over the GPUs."),
-    _planned("hsdp-shard-size", "int", "GPUs that hold one copy of the weights.", least=-1),
-    _planned("hsdp-replicate-size", "int", "Copies of the weights.", least=1),
-    _planned("hsdp-weight-load-strategy", "str", "How shards are filled.", choices=("full", "pre_sharded")),
-    _planned("num-gpus", "int", "GPUs of the stage in all.", least=1),
+    _row("text-encoder-tp-size", "int", "GPUs for each layer of the text encoder.", least=1),
+    _row("use-hsdp", "bool", "Shard the weights over the GPUs."),
+    _row("hsdp-shard-size", "int", "GPUs that hold one copy of the weights.", least=-1),
+    _row("hsdp-replicate-size", "int", "Copies of the weights.", least=1),
+    _row("hsdp-weight-load-strategy", "str", "How shards are filled.", choices=("full", "pre_sharded")),
+    _row("num-gpus", "int", "GPUs of the stage in all.", least=1),
 )
 
 RUNNING = (

@@ -49,7 +49,15 @@ ENGINE = (
         aliases=("--device-memory-utilization",),
         short=True,
     ),
-    _llm("tensor-parallel-size", "int", "GPUs over which each layer is split.", least=1, aliases=("-tp",), short=True),
+    _llm(
+        "tensor-parallel-size",
+        "int",
+        "GPUs over which each layer is split.",
+        least=1,
+        aliases=("-tp",),
+        short=True,
+        kinds=("llm", "diffusion"),
+    ),
     _llm("pipeline-parallel-size", "int", "GPUs over which the layers are spread.", least=1, aliases=("-pp",)),
     _all(
         "max-num-seqs",

@@ -6,12 +6,16 @@ import asyncio
 import importlib
 import logging
 import sys
+import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.cluster.messages import Capabilities, Load
 from app.engines.base import Request, still_loading
+from app.engines.diffusion.layout import layout
 from app.engines.diffusion.options import DiffusionOptions, read_options
+from app.engines.diffusion.ranks.group import Group
 from app.media.fetch import MediaFetcher
 from app.settings.schema import MediaConfig, StageConfig
 
@@ -39,6 +43,7 @@ class DiffusionEngine:
         self._threads: ThreadPoolExecutor | None = None
         self._lanes: list[Future[None]] = []
         self._service: Service | None = None
+        self._group: Group | None = None
 
     async def start(self) -> Capabilities:
         """Load the pipeline on a thread that will run it; the event loop stays free meanwhile.
@@ -47,7 +52,6 @@ class DiffusionEngine:
             ValueError: an option cannot be had with this pipeline.
             Exception: diffusers' reason why the pipeline cannot be loaded.
         """
-        loop = asyncio.get_running_loop()
         await asyncio.to_thread(importlib.import_module, "torch")
         import torch
 
@@ -55,7 +59,7 @@ class DiffusionEngine:
         # A new thread would compute with as many as there are cores, whatever was set, and their number changes bits.
         lanes = self._options.max_num_seqs if self._options.step_execution else 1
         self._threads = ThreadPoolExecutor(lanes, "diffusion", torch.set_num_threads, (torch.get_num_threads(),))
-        service = await loop.run_in_executor(self._threads, _load, self._stage, self._options, self._fetcher)
+        service = await self._loaded(self._threads)
         self._lanes = [self._threads.submit(service.runner.serve, service.queue) for _ in range(lanes)]
         self._service = service
         offer = service.offer
@@ -67,6 +71,29 @@ class DiffusionEngine:
             slots=self._options.max_num_seqs,
             card=offer.card(),
         )
+
+    async def _loaded(self, threads: ThreadPoolExecutor) -> Service:
+        """Load on a thread; with several ranks, until one of them ends."""
+        loop = asyncio.get_running_loop()
+        shared = layout(self._stage.engine_args)
+        if shared.world == 1:
+            return await loop.run_in_executor(threads, _load, self._stage, self._options, self._fetcher, None)
+        # On the thread that stays: the kernel ends the ranks with it.
+        scratch = Path(self._scratch or tempfile.gettempdir())
+        group = self._group = await loop.run_in_executor(threads, Group, self._stage, shared, scratch)
+        broken = asyncio.Event()
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(broken.set)
+
+        group.on_broken = tell
+        load = loop.run_in_executor(threads, _load, self._stage, self._options, self._fetcher, group)
+        end = asyncio.ensure_future(broken.wait())
+        await asyncio.wait((load, end), return_when=asyncio.FIRST_COMPLETED)
+        end.cancel()
+        if not load.done():
+            group.check()
+        return await load
 
     async def run(self, request: Request) -> None:
         """Serve one request to its end; cancelling it stops the pipeline at its next step.
@@ -94,11 +121,13 @@ class DiffusionEngine:
         return Load() if self._service is None else self._service.load()
 
     async def check_health(self) -> None:
-        """Raise if a thread of the engine has ended.
+        """Raise if a thread or a rank of the engine has ended.
 
         Raises:
             RuntimeError: one has.
         """
+        if self._group is not None:
+            self._group.check()
         for lane in self._lanes:
             if lane.done() and not lane.cancelled():
                 raise RuntimeError("a thread of the diffusion engine has ended") from lane.exception()
@@ -107,32 +136,19 @@ class DiffusionEngine:
         """Abandon what runs and end the threads; one that still loads is left to the end of the process."""
         if self._service is not None:
             self._service.close()
+        whole = self._group is None or not self._group.broken  # else a thread waits for ranks that are no more
         if self._threads is not None:
-            await asyncio.to_thread(self._threads.shutdown, self._service is not None, cancel_futures=True)
+            wait = self._service is not None and whole
+            await asyncio.to_thread(self._threads.shutdown, wait, cancel_futures=True)
+        if self._group is not None:
+            await asyncio.to_thread(self._group.close)
 
 
-def _load(stage: StageConfig, options: DiffusionOptions, fetcher: MediaFetcher) -> Service:
-    from app.engines.diffusion.batching import RowQueue
-    from app.engines.diffusion.caches import request_caches
-    from app.engines.diffusion.loading import load
-    from app.engines.diffusion.lora import Adapters
-    from app.engines.diffusion.offer import survey
-    from app.engines.diffusion.profiler import Profiler
-    from app.engines.diffusion.run import Runner
+def _load(stage: StageConfig, options: DiffusionOptions, fetcher: MediaFetcher, group: Group | None) -> Service:
+    from app.engines.diffusion.opening import open_pipeline
     from app.engines.diffusion.service import Service
-    from app.engines.diffusion.stepping import Stepper
-    from app.engines.diffusion.tuning import tune
 
-    pipe = load(options, stage.model, logger.info)
-    for line in tune(pipe, options):
-        logger.info("%s", line)
-    offer = survey(pipe, options)
-    adapters = Adapters(pipe, options)
-    profiler = Profiler(pipe) if options.enable_diffusion_pipeline_profiler else None
-    if options.step_execution:
-        stepper = Stepper(pipe, offer, adapters, options.max_num_seqs, profiler=profiler)
-        runner = Runner(pipe, offer, adapters, stepper=stepper, profiler=profiler)
-        return Service(offer, runner, RowQueue(1), adapters, fetcher)
-    queue = RowQueue(options.max_num_seqs, options.request_batch_max_wait_ms / 1000, options.max_loras)
-    runner = Runner(pipe, offer, adapters, cache=request_caches(pipe, options), profiler=profiler)
-    return Service(offer, runner, queue, adapters, fetcher)
+    opened = open_pipeline(stage, options, meeting=str(group.meeting) if group else "", group=group)
+    if group is not None:
+        group.settle()
+    return Service(opened, fetcher, group)

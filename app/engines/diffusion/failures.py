@@ -26,5 +26,11 @@ def explain(error: Exception, began: bool) -> EngineError:
         return EngineError(Failed(503, message, "service_unavailable_error", code="out_of_memory"))
     if isinstance(error, ValueError) and not began:
         return EngineError(Failed(400, str(error).strip()[:_LONGEST], "invalid_request_error"))
+    if isinstance(error, AssertionError) and "divisible by mesh size" in str(error):
+        message = (
+            "this size, or a prompt of this length, cannot be split evenly over the GPUs of the server; others can, "
+            "and all of them with --ulysses-mode advanced_uaa"
+        )
+        return EngineError(Failed(400, message, "invalid_request_error", code="unsupported_size"))
     logger.error("a pipeline call failed", exc_info=error)
     return EngineError(Failed(500, f"{type(error).__name__} in the pipeline; see the server's log"))

@@ -156,7 +156,7 @@ class Adapters:
 
     # ------------------------------------------------------------------------------------------------ while it runs
 
-    def load(self, adapter: Adapter, *, replace: bool = False) -> None:
+    def load(self, adapter: Adapter, replace: bool = False) -> None:
         """Load one under a name, in place of one of the same name if `replace` is true.
 
         Raises:

@@ -93,6 +93,23 @@ class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     enable_layerwise_offload: bool = False
     diffusion_offload_config: dict[str, Any] = {}
 
+    # several ranks (app.engines.diffusion.layout)
+    num_gpus: int | None = None
+    ulysses_degree: int = 1
+    ulysses_mode: Literal["strict", "advanced_uaa"] = "strict"
+    ring_degree: int = 1
+    allgather_degree: int = 1
+    cfg_parallel_size: int = 1
+    tensor_parallel_size: int = 1
+    text_encoder_tp_size: int = 1
+    use_hsdp: bool = False
+    hsdp_shard_size: int = -1
+    hsdp_replicate_size: int = 1
+    hsdp_weight_load_strategy: Literal["full", "pre_sharded"] = "full"
+    enable_broadcast_weight_load: bool = False
+    vae_patch_parallel_size: int = 1
+    vae_parallel_mode: Literal["tile", "batch"] = "tile"
+
     default_sampling_params: dict[str, Any] = {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,10 +20,14 @@ from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import SOUND, Offer
 from app.engines.diffusion.parts import modules
 from app.engines.diffusion.profiler import Profiler
+from app.engines.diffusion.ranks.group import Group, GroupEndedError, together
 from app.engines.diffusion.siblings import shell
 from app.engines.diffusion.sound import samples
 from app.engines.diffusion.stepping import Stepper
 from app.engines.diffusion.watch import Watch
+
+if TYPE_CHECKING:
+    from app.engines.diffusion.ranks.shares import Shares
 
 
 class Runner:
@@ -38,13 +42,20 @@ class Runner:
         stepper: Stepper | None = None,
         cache: Cache | None = None,
         profiler: Profiler | None = None,
+        group: Group | None = None,
+        shares: Shares | None = None,
     ) -> None:
-        """With a `stepper`, several threads may serve and draw at the same time; there is no `cache` then."""
+        """With a `stepper`, several threads may serve and draw at the same time; there is no `cache` then.
+
+        Of several ranks each has its `shares` of a call, and rank 0 has the `group` of the others.
+        """
         self._pipe = pipe
         self._adapters = adapters
         self._stepper = stepper
         self._cache = cache
         self._profiler = profiler
+        self._group = group
+        self._shares = shares
         self._offer = offer
         self._modules = [
             module
@@ -74,14 +85,29 @@ class Runner:
             if not row.cancelled and (failure := self._attempt([row])) is not None:
                 row.listener.finished(row, failure)
 
+    def draw_along(self, rows: list[Row]) -> None:
+        """Draw them on a rank whose result nobody asks for.
+
+        Raises:
+            AbandonedError: the ranks have agreed to leave the call.
+            Exception: whatever the pipeline raises.
+        """
+        self._call(rows, self._watch(rows))
+
+    def _watch(self, rows: list[Row]) -> Watch:
+        return Watch(rows, self._tick, self._shares.agree if self._shares is not None else None)
+
     def _attempt(self, rows: list[Row]) -> EngineError | None:
         """One pipeline call; its failure, None where there is nobody left to tell."""
-        watch = Watch(rows, self._tick)
+        watch = self._watch(rows)
         exhausted = False
         try:
-            drawn = self._call(rows, watch)
+            with together(self._group, "draw", [(row.call, row.index) for row in rows]):
+                drawn = self._call(rows, watch)
         except AbandonedError:
             return None
+        except GroupEndedError:
+            raise  # the replica ends, and what it had not answered goes to another one
         except Exception as error:  # noqa: BLE001 - whatever a pipeline raises stays with its request
             exhausted = is_out_of_memory(error)
             failure = explain(error, began=watch.step > 0)
@@ -114,7 +140,10 @@ class Runner:
                 stack.enter_context(self._watched(pipe, rows, watch))
             if self._profiler is not None:
                 stack.enter_context(self._profiler.measured(pipe))
-            output = pipe(**_arguments(pipe, rows, watch))
+            arguments = _arguments(pipe, rows, watch)
+            if self._shares is not None:
+                stack.enter_context(self._shares.during(pipe, arguments))
+            output = pipe(**arguments)
         made = output[call.mode.abilities.output_field or 0]
         if call.mode.task == SOUND:
             return [Sounded(row, count) for row, count in zip(samples(made), tokens, strict=True)]

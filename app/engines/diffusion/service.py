@@ -6,25 +6,28 @@ import asyncio
 import base64
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from app.cluster.messages import Accepted, Adapter, Done, Failed, Load, Picture, Progress, Usage
 from app.engines.base import EngineError, Request
 from app.engines.diffusion import soundcall
-from app.engines.diffusion.batching import Drawn, Outcome, Row, RowQueue
+from app.engines.diffusion.batching import Drawn, Outcome, Row
 from app.engines.diffusion.call import Call, choose, plan
 from app.engines.diffusion.inputs import Inputs, load_inputs
-from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import Offer
 from app.engines.diffusion.pixels import Pixels
-from app.engines.diffusion.run import Runner
+from app.engines.diffusion.ranks.group import Group, together
 from app.engines.diffusion.soundanswer import SoundAnswer
 from app.engines.refusal import refuse
 from app.media.encode import encode_picture
 from app.media.fetch import MediaFetcher
 from app.protocol import soundtask
 from app.protocol.pictures import LoraChoice, PictureTask, decode_task
+
+if TYPE_CHECKING:
+    from app.engines.diffusion.opening import Opened
 
 _decode_adapter = msgspec.json.Decoder(Adapter).decode
 _decode_adapters = msgspec.json.Decoder(list[Adapter]).decode
@@ -34,13 +37,13 @@ _ENCODERS = min(4, os.cpu_count() or 1)
 class Service:
     """Takes tasks on the event loop and hands their rows to the engine's threads."""
 
-    def __init__(
-        self, offer: Offer, runner: Runner, queue: RowQueue, adapters: Adapters, fetcher: MediaFetcher
-    ) -> None:
-        self.offer = offer
-        self.adapters = adapters
-        self.runner = runner
-        self.queue = queue
+    def __init__(self, opened: Opened, fetcher: MediaFetcher, group: Group | None = None) -> None:
+        """`group`: the other ranks, which follow each change of the adapters."""
+        self.offer = opened.offer
+        self.adapters = opened.adapters
+        self.runner = opened.runner
+        self.queue = opened.queue
+        self._group = group
         self._fetcher = fetcher
         self._encoders = ThreadPoolExecutor(_ENCODERS, thread_name_prefix="encode")
         self._answers: set[Answer | SoundAnswer] = set()
@@ -94,16 +97,25 @@ class Service:
         """
         match method:
             case "load_adapter":
-                await asyncio.to_thread(self.adapters.load, _decode_adapter(arguments))
+                await self._change("load", _decode_adapter(arguments), False)
             case "replace_adapter":
-                await asyncio.to_thread(self.adapters.load, _decode_adapter(arguments), replace=True)
+                await self._change("load", _decode_adapter(arguments), True)
             case "unload_adapter":
-                await asyncio.to_thread(self.adapters.unload, _decode_adapter(arguments).name)
+                await self._change("unload", _decode_adapter(arguments).name)
             case "set_adapters" if self.adapters.possible:
-                await asyncio.to_thread(self.adapters.sync, _decode_adapters(arguments))
+                await self._change("sync", _decode_adapters(arguments))
             case _:
                 raise EngineError(Failed(404, f"this engine has no {method}", "not_found_error"))
         return b"null"
+
+    async def _change(self, method: str, *arguments: Any) -> None:
+        """Call a method of Adapters on every rank."""
+
+        def change() -> None:
+            with together(self._group, method, *arguments):
+                getattr(self.adapters, method)(*arguments)
+
+        await asyncio.to_thread(change)
 
     def load(self) -> Load:
         """Requests of which a row is or was being drawn, the other ones, and the signs of life so far."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,8 +20,10 @@ _SHIFTS = ("flow_shift", "shift")
 """What schedulers call the shift of the noise schedule."""
 
 
-def tune(pipe: Any, options: DiffusionOptions) -> list[str]:
+def tune(pipe: Any, options: DiffusionOptions, splitting: Iterable[str] = ()) -> list[str]:
     """Apply the options to a loaded pipeline; one sentence for each thing done.
+
+    `splitting` splits it over ranks while it is iterated: when the attention is known, and before anything is compiled.
 
     Where something is offloaded (offload_config()), the pipeline is still in host memory when this is called, and what
     belongs on the device is there afterwards.
@@ -36,6 +38,7 @@ def tune(pipe: Any, options: DiffusionOptions) -> list[str]:
         _autoencoder(pipe, options),
         quantize_loaded(pipe, options),
         set_attention(denoisers(pipe), options, device),
+        splitting,
         offload(pipe, options, device),
         compile_denoisers(denoisers(pipe), options),
     )

@@ -21,10 +21,16 @@ class Watch:
     `step` steps are done. `enter_loop` and `leave_loop` are called around the denoising.
     """
 
-    def __init__(self, rows: Sequence[Row], tick: Callable[[], None]) -> None:
-        """`tick` is called for every sign of life."""
+    def __init__(
+        self, rows: Sequence[Row], tick: Callable[[], None], agree: Callable[[bool], bool] | None = None
+    ) -> None:
+        """`tick` is called for every sign of life.
+
+        Ranks that make a call together leave it together: after a step, when they `agree` to.
+        """
         self._rows = rows
         self._tick = tick
+        self._agree = agree
         self._steps = rows[0].call.steps
         self._in_loop = False
         self._latents: torch.Tensor | None = None
@@ -38,8 +44,12 @@ class Watch:
             AbandonedError: every row is cancelled.
         """
         self._tick()
-        if all(row.cancelled for row in self._rows):
+        if self._agree is None and self._in_vain:
             raise AbandonedError
+
+    @property
+    def _in_vain(self) -> bool:
+        return all(row.cancelled for row in self._rows)
 
     # ------------------------------------------------------------------------------------------------ steps
 
@@ -62,6 +72,8 @@ class Watch:
     def advance(self, steps: int) -> None:
         self.step += steps
         self.check()
+        if self._agree is not None and self._agree(self._in_vain):
+            raise AbandonedError
         for row in self._rows:
             row.listener.stepped(row, self.step, max(self._steps, self.step))
 
@@ -76,7 +88,8 @@ class Watch:
         due = {
             position: number
             for position, row in enumerate(self._rows)
-            if not row.cancelled and (number := previews.due(index + 1, self._steps, row.call.previews)) is not None
+            if not (row.cancelled and self._agree is None)
+            and (number := previews.due(index + 1, self._steps, row.call.previews)) is not None
         }
         before, self._latents = self._latents, tensors["latents"]
         if due:

@@ -1,0 +1,75 @@
+"""Everything that a diffusion stage needs to draw, opened once: by a replica that is alone, or by each of its ranks."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from app.engines.device import compute_device
+from app.engines.diffusion.batching import RowQueue
+from app.engines.diffusion.caches import request_caches
+from app.engines.diffusion.layout import layout
+from app.engines.diffusion.loading import load
+from app.engines.diffusion.lora import Adapters
+from app.engines.diffusion.offer import Offer, survey
+from app.engines.diffusion.options import DiffusionOptions
+from app.engines.diffusion.profiler import Profiler
+from app.engines.diffusion.ranks.group import Group
+from app.engines.diffusion.run import Runner
+from app.engines.diffusion.stepping import Stepper
+from app.engines.diffusion.tuning import tune
+from app.settings.schema import StageConfig
+
+if TYPE_CHECKING:
+    from app.engines.diffusion.ranks.shares import Shares
+
+logger = logging.getLogger("app.diffusion")
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A loaded pipeline: what it offers, who runs it, and what waits for that."""
+
+    offer: Offer
+    runner: Runner
+    queue: RowQueue
+    adapters: Adapters
+
+
+def open_pipeline(
+    stage: StageConfig, options: DiffusionOptions, rank: int = 0, meeting: str = "", group: Group | None = None
+) -> Opened:
+    """Load the stage's pipeline. Of several ranks each does so, and they meet at `meeting`; rank 0 has the `group`.
+
+    Raises:
+        ValueError: an option cannot be had with this pipeline.
+        Exception: diffusers' reason why the pipeline cannot be loaded.
+    """
+    shared = layout(stage.engine_args)
+    if shared.world == 1:
+        return _opened(options, load(options, stage.model, logger.info), None, None)
+    from app.engines.diffusion.ranks.shares import Shares
+    from app.engines.diffusion.ranks.world import join, rank_device
+
+    device = rank_device(options.device, rank, compute_device(options.device))
+    options = msgspec.structs.replace(options, device=str(device))
+    shares = Shares(join(meeting, rank, shared, device))
+    say = logger.info if rank == 0 else logger.debug
+    return _opened(options, load(options, stage.model, say), group, shares)
+
+
+def _opened(options: DiffusionOptions, pipe: Any, group: Group | None, shares: Shares | None) -> Opened:
+    for line in tune(pipe, options, shares.split(pipe, options) if shares else ()):
+        if group is not None or shares is None:
+            logger.info("%s", line)
+    offer = survey(pipe, options)
+    adapters = Adapters(pipe, options)
+    profiler = Profiler(pipe) if options.enable_diffusion_pipeline_profiler else None
+    if options.step_execution:
+        stepper = Stepper(pipe, offer, adapters, options.max_num_seqs, profiler=profiler)
+        return Opened(offer, Runner(pipe, offer, adapters, stepper=stepper, profiler=profiler), RowQueue(1), adapters)
+    queue = RowQueue(options.max_num_seqs, options.request_batch_max_wait_ms / 1000, options.max_loras)
+    cache = request_caches(pipe, options)
+    runner = Runner(pipe, offer, adapters, cache=cache, profiler=profiler, group=group, shares=shares)
+    return Opened(offer, runner, queue, adapters)

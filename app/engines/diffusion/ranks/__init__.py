@@ -1,0 +1,1 @@
+"""Several processes, the ranks, that draw each picture of one diffusion replica together."""
