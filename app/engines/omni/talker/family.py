@@ -8,9 +8,7 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
-from app.cluster.messages import Failed
 from app.cluster.tensors import Tensor
-from app.engines.base import EngineError
 from app.protocol.speechtask import SpeechCard
 
 
@@ -39,8 +37,8 @@ class Utterance(Protocol):
     extra_args: dict[str, Any]
 
     def feed(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take one handover of the thinker: "token_ids", "rows" and, in the first one, "mrope_positions"; see
-        docs/omni.md. Its data is copied: it is gone when the next one is asked for.
+        """Take one handover of the thinker, its next one or more positions (app.engines.omni.talker.handover). The data
+        is copied: it is gone when the next one is asked for.
 
         Raises:
             EngineError: it is not what the family's thinker makes.
@@ -99,8 +97,3 @@ class TalkerFamily(Protocol):
     def close(self) -> None:
         """The engine has stopped; called once, also where it never started."""
         ...
-
-
-def unreadable(problem: str) -> EngineError:
-    """What Utterance.feed raises: two stages that are not of one model, or of one version of ours."""
-    return EngineError(Failed(500, f"the talker cannot read what the thinker made: {problem}"))

@@ -14,8 +14,8 @@ from app.cluster.tensors import Tensor
 from app.engines.omni.speakers import qwen2_5_speakers
 from app.engines.omni.talker.checkpoint import read_rows
 from app.engines.omni.talker.conditioning import WIDTH
-from app.engines.omni.talker.family import Chunk, unreadable
-from app.engines.omni.torchtensors import to_torch
+from app.engines.omni.talker.family import Chunk
+from app.engines.omni.talker.handover import read_handover
 from app.protocol.speechtask import SpeechCard
 
 ARCHITECTURE = "Qwen2_5OmniTalker"
@@ -112,18 +112,10 @@ class Qwen2_5Utterance:  # noqa: N801
         Raises:
             EngineError: it is not what the thinker of this checkpoint makes.
         """
-        try:
-            rows = to_torch(tensors["rows"])
-            if self._positions is None:
-                self._positions = to_torch(tensors["mrope_positions"]).long()
-        except (KeyError, ValueError) as error:
-            raise unreadable(repr(error)) from None
-        if rows.ndim != 2 or rows.shape[1] != len(self._opening):
-            raise unreadable(f"rows {tuple(rows.shape)} where {len(self._opening)} columns were expected")
-        if self._positions.ndim != 2 or self._positions.shape[0] != 3:
-            raise unreadable(f"positions {tuple(self._positions.shape)} in the place of [3, length of the prompt]")
-        self._fresh.append(rows)
-        self._count += len(rows)
+        given = read_handover(tensors, len(self._opening), first=self._positions is None)
+        self._positions = given.positions if self._positions is None else self._positions
+        self._fresh.append(given.rows)
+        self._count += len(given.rows)
 
     def end(self) -> None:
         """Nothing more comes."""

@@ -16,7 +16,7 @@ from app.cluster.messages import Failed
 from app.cluster.tensors import Tensor
 from app.engines.base import EngineError
 from app.engines.omni.talker.family import Chunk
-from app.engines.omni.torchtensors import to_torch
+from app.engines.omni.talker.handover import read_handover
 
 EXTRA = 2
 """Columns after the thinker's."""
@@ -68,19 +68,11 @@ class Conditioning:
         Raises:
             EngineError: it is not what the thinker of this checkpoint makes.
         """
-        try:
-            ids, rows = to_torch(tensors["token_ids"]), to_torch(tensors["rows"])
-            if self._positions is None:
-                self._positions = to_torch(tensors["mrope_positions"]).long()
-        except (KeyError, ValueError) as error:
-            raise _unreadable(repr(error)) from None
-        if ids.ndim != 1 or rows.shape != (len(ids), self._width):
-            raise _unreadable(f"rows {tuple(rows.shape)} for {tuple(ids.shape)} ids, of the width {self._width}")
-        if self._positions.ndim != 2 or self._positions.shape[0] != 3:
-            raise _unreadable(f"positions {tuple(self._positions.shape)} in the place of [3, length of the prompt]")
-        self._none = rows[:0]
-        self._ids.extend(ids.tolist())
-        self._rows.append(rows)
+        given = read_handover(tensors, self._width, first=self._positions is None)
+        self._positions = given.positions if self._positions is None else self._positions
+        self._none = given.rows[:0]
+        self._ids.extend(given.ids.tolist())
+        self._rows.append(given.rows)
 
     def end(self) -> None:
         """Nothing more comes."""
@@ -178,7 +170,3 @@ def _followed(positions: torch.Tensor, count: int) -> torch.Tensor:
     """Positions and `count` more of text after them."""
     start = int(positions.max()) + 1 if positions.shape[1] else 0
     return torch.cat((positions, torch.arange(start, start + count).expand(3, -1)), dim=1)
-
-
-def _unreadable(problem: str) -> EngineError:
-    return EngineError(Failed(500, f"the talker cannot read what the thinker made: {problem}"))
