@@ -72,7 +72,11 @@ def test_help_lists_the_commands() -> None:
 @pytest.mark.parametrize(
     ("words", "shown", "hidden"),
     [
-        (["serve", "--help"], ["--port", "--stage-id", "omni-app serve demo", "--help=all"], ["--sse-keep-alive", "-ora"]),
+        (
+            ["serve", "--help"],
+            ["--port", "--stage-id", "omni-app serve demo", "--help=all"],
+            ["--sse-keep-alive", "-ora"],
+        ),
         (["serve", "-h"], ["--port"], ["--sse-keep-alive"]),
         (["serve", "demo", "--help=all"], ["--port", "--sse-keep-alive", "--lora-modules"], ["-ora"]),
         (["serve", "--help=frontend"], ["--chat-template"], ["--port", "--dtype"]),
