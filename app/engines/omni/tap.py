@@ -31,6 +31,7 @@ from app.engines.omni.rowchannel import RowSender, Span, Step
 
 TAP_KEY = "omni_rows"
 """The sampling parameter (in extra_args) that taps a request: its key in the channel."""
+_KEYS = 1 << 63
 ADDRESS = "APP_THINKER_ROWS"
 """The environment variable that tells the worker where the replica listens."""
 
@@ -133,13 +134,15 @@ class Tap:
             self._meet(new)
         state = self._runner.execute_model_state
         if state is not None and not self._requests.keys().isdisjoint(step.num_scheduled_tokens):
-            self._send(step, state)
+            with torch.inference_mode():  # as vLLM's own step
+                self._send(step, state)
 
     def _meet(self, new: Any) -> None:
         extra = getattr(new.sampling_params, "extra_args", None) or {}
         key = extra.get(TAP_KEY)
-        if isinstance(key, int) and new.req_id not in self._requests:
-            prompt = new.prompt_token_ids
+        prompt = new.prompt_token_ids
+        # What a client calls so in a request of its own (vllm_xargs) must not end the worker; nobody reads those rows.
+        if type(key) is int and 0 <= key < _KEYS and prompt and new.req_id not in self._requests:
             positions, _ = self._model.get_mrope_input_positions(prompt, new.mm_features)
             self._requests[new.req_id] = Tapped(key, prompt, self._recipe.placeholders, positions)
 
