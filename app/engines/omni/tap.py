@@ -24,9 +24,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
-from vllm.platforms import current_platform
-from vllm.utils.import_utils import resolve_obj_by_qualname
 
+from app.engines.omni.platformworker import PLATFORM_WORKER
 from app.engines.omni.rowchannel import RowSender, Span, Step
 
 TAP_KEY = "omni_rows"
@@ -229,12 +228,7 @@ class Outlet:
         self._sender.send(Step(dtype, rows.shape[-1], spans), data)
 
 
-_PLATFORM_WORKER: Any = resolve_obj_by_qualname(
-    "vllm.v1.worker.cpu_worker.CPUWorker" if current_platform.is_cpu() else "vllm.v1.worker.gpu_worker.Worker"
-)
-
-
-class ThinkerWorker(_PLATFORM_WORKER):  # type: ignore[misc]
+class ThinkerWorker(PLATFORM_WORKER):  # type: ignore[misc]
     """The platform's worker with a tap. Of the workers that share one model by tensor parallelism the first sends; all
     of them have the same hidden states."""
 

@@ -99,7 +99,7 @@ class Qwen3OmniTalker(Talker):
 
     @staticmethod
     def get_model_state_cls() -> type[Any]:
-        """For vLLM's V2 runner; V1 asks for none."""
+        """For vLLM's second runner; the first asks for none."""
         from app.engines.omni.talker.qwen3_state import Qwen3TalkerState
 
         return Qwen3TalkerState

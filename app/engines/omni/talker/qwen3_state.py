@@ -1,4 +1,4 @@
-"""What vLLM's V2 runner asks a model about its inputs; it needs Triton, so it has not been run here."""
+"""What vLLM's second runner, that of GPUs, asks a Qwen3-Omni talker about its inputs."""
 
 from __future__ import annotations
 

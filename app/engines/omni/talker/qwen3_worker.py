@@ -1,8 +1,8 @@
 """The worker of a Qwen3-Omni talker in vLLM: after each step it completes the frames whose first codes were sampled.
 
-Nothing of vLLM is patched: it is a `worker_cls`. The CPU's worker with vLLM's first runner has been run; GPUs and the
-second runner are written to the source of vLLM 0.32 and have not. What vLLM does not promise is watched by
-tests/engines/omni/test_guards_qwen3.py.
+Nothing of vLLM is patched: it is a `worker_cls`. With a CPU's worker both of vLLM's runners have been run (the second
+one by Triton's interpreter: tests/parity/second_runner.py); with a GPU's, which is written to the source of vLLM 0.32,
+none has. What vLLM does not promise is watched by tests/engines/omni/test_guards_qwen3.py.
 """
 
 from __future__ import annotations
@@ -13,19 +13,14 @@ from typing import Any
 
 import torch
 from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
-from vllm.platforms import current_platform
-from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.outputs import AsyncModelRunnerOutput
 
+from app.engines.omni.platformworker import PLATFORM_WORKER
 from app.engines.omni.rowchannel import RowSender, Span, Step
 from app.engines.omni.talker.frames import ADDRESS, Frames
 
-_PLATFORM_WORKER: Any = resolve_obj_by_qualname(
-    "vllm.v1.worker.cpu_worker.CPUWorker" if current_platform.is_cpu() else "vllm.v1.worker.gpu_worker.Worker"
-)
 
-
-class FrameWorker(_PLATFORM_WORKER):  # type: ignore[misc]
+class FrameWorker(PLATFORM_WORKER):  # type: ignore[misc]
     """The platform's worker, of a stage with engine arguments as app.engines.omni.talker.qwen3 has them.
 
     Of the workers that share one model by tensor parallelism all predict the same frames, and the first sends them.
@@ -89,7 +84,7 @@ class FrameWorker(_PLATFORM_WORKER):  # type: ignore[misc]
             self._sender.send(Step("int32", frames.shape[1], spans), memoryview(frames.numpy()).cast("B"))
 
     def _batch(self) -> Sequence[str]:
-        """The requests of the step that is being made, as their rows lie in it (V2's qwen3_state.py does the same)."""
+        """The requests of the step that is made, as their rows lie in it; qwen3_state.py is the second runner's."""
         request_ids: Sequence[str] = self.model_runner.input_batch.req_ids
         return request_ids
 
