@@ -53,6 +53,15 @@ def test_each_output_has_its_routes_and_its_example() -> None:
     assert msgspec.json.decode(picture[picture.index("-d") + 1])["response_format"] == "file"
 
 
+def test_a_model_that_speaks_its_own_answers_is_asked_in_a_chat() -> None:
+    told = announcement(server(outputs=("text", "spoken")))
+    assert "/v1/audio/voices" in told
+    assert "/v1/audio/speech" not in told
+    spoken = shlex.split(told.splitlines()[-1])
+    assert msgspec.json.decode(spoken[spoken.index("-d") + 1])["modalities"] == ["text", "audio"]
+    assert spoken[-2:] == ["-o", "answer.json"]
+
+
 def test_what_has_no_example_has_none() -> None:
     lines = announcement(server(outputs=("audio",))).splitlines()
     assert lines[-1].strip().startswith("GET")
