@@ -251,6 +251,38 @@ async def _completion(engine: Any, number: int) -> str:
     return str(answer["choices"][0]["text"])
 
 
+def aligner() -> Iterator[Finding]:
+    """A forced aligner on vLLM's pooling runner: the times of words, against transformers' on the CPU."""
+    yield from asyncio.run(_align())
+
+
+async def _align() -> list[Finding]:
+    from app.cluster.messages import Document
+    from app.engines.llm.engine import LlmEngine
+    from app.protocol.aligning import AlignTask, decode_alignment, encode_task
+    from tests.engines.llm.recorder import Recorder
+    from tests.recordings import as_wav, chirp
+    from tests.tiny_aligner import aligner_stage, reference_times
+
+    text, sound = "one two three four five six", as_wav(chirp(4.0))
+    stage = aligner_stage()
+    sizes = {"dtype": "float32", "enforce_eager": True}
+    engine = LlmEngine(msgspec.structs.replace(stage, engine_args=stage.engine_args | sizes), ["aligner"])
+    await engine.start()
+    try:
+        request = Recorder("align", encode_task(AlignTask(text=text, file=sound)))
+        begin = time.perf_counter()
+        await engine.run(request)
+        seconds = time.perf_counter() - begin
+    finally:
+        await engine.stop()
+    (document,) = [event for event in request.events if isinstance(event, Document)]
+    found, wanted = decode_alignment(document.body).words, reference_times(text, sound)
+    same = sum(one == other for one, other in zip(found, wanted, strict=True))
+    state: Literal["ok", "failed"] = "ok" if same == len(wanted) else "failed"
+    return [Finding("words timed as by transformers", f"{same} of {len(wanted)}, in {seconds:.2f} s", state)]
+
+
 # ------------------------------------------------------------------------------------------------ omni
 
 
@@ -313,6 +345,7 @@ _SECTIONS: dict[str, Section] = {
     "code2wav": code2wav,
     "text, eager": text_eager,
     "text, graphs": text_graphs,
+    "aligner": aligner,
     "omni, eager": omni_eager,
     "omni, graphs": omni_graphs,
     "omni, Qwen3": omni_qwen3,

@@ -33,6 +33,7 @@ def test_the_cpu_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("code", "told"), [("raise ValueError('wrong')", "wrong"), ("os._exit(3)", "ended with 3")])
 def test_a_section_that_dies_is_told_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, told: str) -> None:
     (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "__init__.py").touch()
     script = f'import os, sys\nprint(\'finding: {{"what": "a", "result": "b"}}\', flush=True)\n{code}\n'
     (tmp_path / "bench" / "gpu_check.py").write_text(script)
     monkeypatch.setattr(gpu_check, "ROOT", tmp_path)

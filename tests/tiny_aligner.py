@@ -12,14 +12,16 @@ from typing import Any
 
 from msgspec import structs
 
+from app.protocol.aligning import Word
 from app.settings import aligner as settings
-from app.settings.schema import StageConfig
+from app.settings.schema import MediaConfig, StageConfig
 from app.settings.sources import Given
 from tests.tiny import _cached
 
 _VERSION = 1
 CLASSES = 64
 SEGMENT_MS = 80
+_RATE = 16_000
 _SPECIAL = {
     "audio_token": "<|audio_pad|>",
     "audio_bos_token": "<|audio_start|>",
@@ -95,6 +97,25 @@ def reference(directory: Path) -> tuple[Any, Any]:
     stored = load_file(directory / "model.safetensors")
     model.load_state_dict({name: stored[_published_name(name)] for name in model.state_dict()})
     return model.eval(), Qwen3ASRProcessor(Qwen3ASRFeatureExtractor(), tokenizer, timestamp_segment_time=SEGMENT_MS)
+
+
+def reference_times(text: str, file: bytes) -> list[Word]:
+    """When transformers says that each word of `text` is said in the recording `file`."""
+    import torch
+
+    from app.media.recording import read_recording
+
+    model, processor = reference(tiny_aligner())
+    samples = read_recording(file, rate=_RATE, limits=MediaConfig(), seconds=(0, 60))
+    words = processor.split_words_for_alignment(text)
+    prompt = "<|audio_start|><|audio_pad|><|audio_end|>" + "".join(f"{word}<timestamp><timestamp>" for word in words)
+    inputs = processor(text=[prompt], audio=[samples])
+    with torch.inference_mode():
+        logits = model(**inputs).logits
+    mark = model.config.timestamp_token_id
+    (found,) = processor.decode_forced_alignment(logits, inputs["input_ids"], [words], mark)
+    end = len(samples) / _RATE
+    return [Word(part["text"], min(part["start_time"], end), min(part["end_time"], end)) for part in found]
 
 
 def _published_name(name: str) -> str:

@@ -13,12 +13,11 @@ import pytest_asyncio
 from app.cluster import messages as m
 from app.engines.base import EngineError
 from app.engines.llm.engine import LlmEngine
-from app.media.recording import read_recording
 from app.protocol.aligning import AlignTask, Word, decode_alignment, encode_task
 from app.settings.schema import MediaConfig
 from tests.engines.llm.recorder import Recorder
 from tests.recordings import RATE, as_file, as_wav, chirp
-from tests.tiny_aligner import aligner_stage, reference, tiny_aligner
+from tests.tiny_aligner import aligner_stage, reference_times
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -46,23 +45,6 @@ async def aligned(engine: LlmEngine, text: str, file: bytes, **more: Any) -> lis
     return decode_alignment(document.body).words
 
 
-def expected(text: str, file: bytes) -> list[Word]:
-    """What transformers makes of it."""
-    import torch
-
-    model, processor = reference(tiny_aligner())
-    samples = read_recording(file, rate=RATE, limits=MediaConfig(), seconds=(0, 60))
-    words = processor.split_words_for_alignment(text)
-    prompt = "<|audio_start|><|audio_pad|><|audio_end|>" + "".join(f"{word}<timestamp><timestamp>" for word in words)
-    inputs = processor(text=[prompt], audio=[samples])
-    with torch.inference_mode():
-        logits = model(**inputs).logits
-    mark = model.config.timestamp_token_id
-    (found,) = processor.decode_forced_alignment(logits, inputs["input_ids"], [words], mark)
-    end = len(samples) / RATE
-    return [Word(part["text"], min(part["start_time"], end), min(part["end_time"], end)) for part in found]
-
-
 async def test_times_are_transformers_and_do_not_run_backwards(aligner: LlmEngine) -> None:
     other = as_wav(chirp(2.6, 900, 4000))
     texts = [
@@ -76,7 +58,7 @@ async def test_times_are_transformers_and_do_not_run_backwards(aligner: LlmEngin
     assert [word.word for word in found[2]] == ["Grüße", "aus", "北", "京"]
     assert len({word.start for words in found for word in words}) > 3, "a model of one opinion is equal by luck"
     for words, (text, file) in zip(found, texts, strict=True):
-        assert words == expected(text, file)
+        assert words == reference_times(text, file)
         times = [time for word in words for time in (word.start, word.end)]
         assert times == sorted(times)
 
