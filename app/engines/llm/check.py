@@ -10,6 +10,7 @@ import sys
 import msgspec
 
 from app.engines.llm.arguments import EngineArgumentError, parse
+from app.engines.omni import thinker
 from app.settings.schema import StageConfig
 
 
@@ -25,7 +26,9 @@ def main() -> None:
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
     for stage in question.stages:
         try:
-            parse(stage, question.served_model_names, {})
+            args = parse(stage, question.served_model_names, {})
+            if stage.model_stage == "thinker":
+                thinker.judge(stage, args)
         except EngineArgumentError as error:
             sys.stdout.write(" ".join(str(error).split()) + "\n")
 

@@ -33,6 +33,25 @@ _ONE = {
 }
 
 
+def judge(stage: StageConfig, args: Namespace) -> None:
+    """Refuse vLLM's arguments for a thinker's stage where they are in the way of the tap.
+
+    Raises:
+        EngineArgumentError: names the argument.
+    """
+    where = f"stage {stage.stage_id} ({stage.name}): engine argument"
+    for name, reason in _ONE.items():
+        if getattr(args, name) not in (None, 1):
+            raise EngineArgumentError(f"{where} {name!r} must be 1 where a thinker's answers are spoken: {reason}")
+    if args.speculative_config is not None:
+        raise EngineArgumentError(
+            f"{where} 'speculative_config' is not for a thinker whose answers are spoken: it would hand on tokens "
+            "that are taken back; remove it, or serve the model with --deploy-config llm.yaml for text only"
+        )
+    if args.worker_cls != "auto":
+        raise EngineArgumentError(f"{where} 'worker_cls' is ours for a thinker whose answers are spoken; remove it")
+
+
 class Thinker:
     """Prepares vLLM for the tap and opens a Handover for each request that wants one."""
 
@@ -46,26 +65,13 @@ class Thinker:
         Raises:
             EngineArgumentError: an argument is in the way.
         """
-        self._refuse(args)
+        judge(self._stage, args)
         from app.engines.omni import tap
 
         args.worker_cls = WORKER
         # vLLM keeps compiled graphs by its configuration: those of a thinker that is not tapped return less.
         args.additional_config = {**(args.additional_config or {}), "omni_tap": True}
         os.environ[tap.ADDRESS] = self._receiver.address
-
-    def _refuse(self, args: Namespace) -> None:
-        where = f"stage {self._stage.stage_id} ({self._stage.name}): engine argument"
-        for name, reason in _ONE.items():
-            if getattr(args, name) not in (None, 1):
-                raise EngineArgumentError(f"{where} {name!r} must be 1 where a thinker's answers are spoken: {reason}")
-        if args.speculative_config is not None:
-            raise EngineArgumentError(
-                f"{where} 'speculative_config' is not for a thinker whose answers are spoken: it would hand on tokens "
-                "that are taken back; remove it, or serve the model with --deploy-config llm.yaml for text only"
-            )
-        if args.worker_cls != "auto":
-            raise EngineArgumentError(f"{where} 'worker_cls' is ours for a thinker whose answers are spoken; remove it")
 
     @contextmanager
     def handover(self, request: Request) -> Iterator[Handover]:

@@ -13,7 +13,7 @@ from app.engines.base import EngineError
 from app.engines.llm.arguments import EngineArgumentError, parse
 from app.engines.omni import thinker
 from app.engines.omni.rowchannel import Rows, Span
-from app.engines.omni.thinker import Handover, Thinker
+from app.engines.omni.thinker import Handover
 from app.settings.schema import StageConfig
 from tests.engines.llm.recorder import Recorder
 from tests.tiny import tiny_qwen3
@@ -113,12 +113,7 @@ async def test_a_gap_ends_the_request_once() -> None:
         ({"worker_cls": "some.Worker"}, "worker_cls"),
     ],
 )
-@pytest.mark.asyncio
-async def test_what_would_break_the_tap_is_refused_by_name(arguments: dict[str, Any], names: str) -> None:
+def test_what_would_break_the_tap_is_refused_by_name(arguments: dict[str, Any], names: str) -> None:
     stage = StageConfig(stage_id=0, name="thinker", kind="llm", model=str(tiny_qwen3()), engine_args=arguments)
-    made = Thinker(stage)
-    try:
-        with pytest.raises(EngineArgumentError, match=names):
-            made.prepare(parse(stage, ["tiny"], {}))
-    finally:
-        made.close()
+    with pytest.raises(EngineArgumentError, match=names):
+        thinker.judge(stage, parse(stage, ["tiny"], {}))
