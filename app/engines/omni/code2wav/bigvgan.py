@@ -13,7 +13,9 @@ import torch
 from app.engines.speech.family import Samples
 
 _LONGEST = 600
-"""Frames that are made into sound at once: six seconds, which bounds the memory that it takes."""
+"""Frames of a spectrum that are made into sound together: six seconds, which bounds the memory that it takes."""
+_MOST = 4 * _LONGEST
+"""Frames in a call."""
 _FILTERS = 6
 """How far the filters around an activation look to either side."""
 
@@ -50,9 +52,11 @@ class BigVgan:
         made: dict[int, torch.Tensor] = {}
         self._step = step
         try:
-            for numbers in alike.values():
-                waves = self._call(torch.stack([parts[number][1].frames for number in numbers]))
-                made |= dict(zip(numbers, waves, strict=True))
+            for length, every in alike.items():
+                most = max(1, _MOST // length)
+                for numbers in (every[start : start + most] for start in range(0, len(every), most)):
+                    waves = self._call(torch.stack([parts[number][1].frames for number in numbers]))
+                    made |= dict(zip(numbers, waves, strict=True))
         finally:
             self._step = _nothing
         sounds: list[list[torch.Tensor]] = [[] for _ in spectra]

@@ -63,6 +63,8 @@ class Vocoder(Protocol[D]):
     def decode(self, batch: Sequence[D], step: Step) -> list[Samples]:
         """The next piece of each, all of which are ready. What a piece sounds like does not depend on the others.
 
+        It is empty for one that takes several turns; that stays ready.
+
         One that fails leaves every decoding as it was.
 
         Raises:

@@ -7,8 +7,7 @@ the blocks of all windows lie one after the other, and each knows its neighbours
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch.nn import functional
@@ -44,6 +43,10 @@ class Blocks(NamedTuple):
     angles: tuple[torch.Tensor, torch.Tensor]
 
 
+Masks: TypeAlias = dict[tuple[bool, bool], torch.Tensor]
+"""By whether a layer looks back and ahead: which of the keys are there, (m, 1, 1, keys)."""
+
+
 class Flow:
     """The diffusion transformer of transformers' token2wav, its weights used as they are.
 
@@ -61,7 +64,9 @@ class Flow:
         self.device, self.dtype = dit.device, dit.dtype
         self._dit = dit
         grid = torch.linspace(0, 1, _STEPS)
-        self._times = (1 - torch.cos(torch.pi / 2 * grid)).tolist()  # slower at the beginning, where most is decided
+        self.times: list[float] = (
+            1 - torch.cos(torch.pi / 2 * grid)
+        ).tolist()  # slower at the beginning, where most is decided
         self.evaluations = STAGES * (_STEPS - 1)
         projection = dit.input_embed.proj
         self._from_noise = projection.weight[:, : self.mels]
@@ -76,35 +81,23 @@ class Flow:
         heard = self._dit.input_embed.spk_encoder(torch.cat((spectrum, torch.zeros_like(spectrum))))
         return heard, torch.cat((embedding, torch.zeros_like(embedding)))
 
-    # ------------------------------------------------------------------------------------------------ windows to blocks
+    def begin(self, windows: Sequence[Window], fixed: Sequence[torch.Tensor | None], *, keep: bool) -> Solution:
+        """The windows as noise.
 
-    def spectra(
-        self,
-        windows: Sequence[Window],
-        fixed: Sequence[torch.Tensor | None],
-        step: Callable[[], None],
-        *,
-        keep: bool,
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The spectrum (frames, mels) of each window; and, if that is to be kept, what each block was at each
-        evaluation, (evaluations, blocks, block, mels).
-
-        `fixed`: the same of as many blocks at a window's beginning, from a window in which they had more before them.
+        `fixed`: what as many blocks at a window's beginning were at each evaluation, from a window in which they had
+        more before them. `keep`: remember the same of these windows.
         """
         counts = [-(-len(window.noise) // self.block) for window in windows]
-        blocks = self._lay_out(windows, counts)
-        padding = [count * self.block - len(window.noise) for count, window in zip(counts, windows, strict=True)]
-        state = torch.cat(
-            [functional.pad(window.noise, (0, 0, 0, more)) for window, more in zip(windows, padding, strict=True)]
+        rest = [count * self.block - len(window.noise) for count, window in zip(counts, windows, strict=True)]
+        noise = torch.cat(
+            [functional.pad(window.noise, (0, 0, 0, more)) for window, more in zip(windows, rest, strict=True)]
         ).view(-1, self.block, self.mels)
         starts = [sum(counts[:index]) for index in range(len(counts))]
         held = [(start, path) for start, path in zip(starts, fixed, strict=True) if path is not None]
-        paths = torch.empty(self.evaluations if keep else 1, *state.shape, device=self.device)
-        state = self._solve(state, blocks, held, paths, step)
-        frames = [
-            part.flatten(0, 1)[: len(window.noise)] for part, window in zip(state.split(counts), windows, strict=True)
-        ]
-        return frames, list(paths.split(counts, dim=1))
+        sizes = [len(window.noise) for window in windows]
+        return Solution(self, self._lay_out(windows, counts), noise, sizes, held, keep=keep)
+
+    # ------------------------------------------------------------------------------------------------ windows to blocks
 
     def _lay_out(self, windows: Sequence[Window], counts: Sequence[int]) -> Blocks:
         index = torch.arange(sum(counts), device=self.device)
@@ -139,41 +132,12 @@ class Flow:
             parts.append(functional.linear(told, projection.weight[:, self.mels :], projection.bias))
         return torch.cat(parts).view(-1, self.block, parts[0].shape[-1])
 
-    # ------------------------------------------------------------------------------------------------ the solver
+    # ------------------------------------------------------------------------------------------------ the model
 
-    def _solve(
-        self,
-        state: torch.Tensor,
-        blocks: Blocks,
-        held: Sequence[tuple[int, torch.Tensor]],
-        paths: torch.Tensor,
-        step: Callable[[], None],
+    def velocity(
+        self, state: torch.Tensor, time: float, blocks: Blocks, masks: Masks, step: Callable[[], None]
     ) -> torch.Tensor:
-        """Runge and Kutta's method of fourth order with the weights 1, 3, 3, 1."""
-        masks = self._masks(blocks)
-        count = 0
-
-        def slope(time: float, state: torch.Tensor) -> torch.Tensor:
-            nonlocal count
-            at = paths[count % len(paths)]
-            at.copy_(state)
-            for start, path in held:
-                at[start : start + path.shape[1]] = path[count]
-            count += 1
-            return self._velocity(at, time, blocks, masks, step)
-
-        for begin, end in pairwise(self._times):
-            size = end - begin
-            first = slope(begin, state)
-            second = slope(begin + size / 3, state + size * first / 3)
-            third = slope(begin + size * 2 / 3, state + size * (second - first / 3))
-            fourth = slope(end, state + size * (first - second + third))
-            state = state + (first + 3 * (second + third) + fourth) * size / 8
-        return state
-
-    def _velocity(
-        self, state: torch.Tensor, time: float, blocks: Blocks, masks: dict[Any, Any], step: Callable[[], None]
-    ) -> torch.Tensor:
+        """Where the blocks (m / 2, block, mels) are going at a time of 0..1; `step` is called before each layer."""
         dit = self._dit
         moment = dit.time_embed(torch.tensor([time], device=self.device, dtype=self.dtype))
         noise = functional.linear(state.to(self.dtype), self._from_noise)
@@ -187,7 +151,7 @@ class Flow:
     # ------------------------------------------------------------------------------------------------ a layer
 
     def _layer(
-        self, layer: Any, hidden: torch.Tensor, moment: torch.Tensor, blocks: Blocks, masks: dict[Any, Any]
+        self, layer: Any, hidden: torch.Tensor, moment: torch.Tensor, blocks: Blocks, masks: Masks
     ) -> torch.Tensor:
         normed, gate, shift, scale, gate_after = layer.attn_norm(hidden, emb=moment)
         look = (bool(layer.look_backward_block), bool(layer.look_ahead_block))
@@ -209,8 +173,8 @@ class Flow:
         output: torch.Tensor = attention.to_out[0](found.transpose(1, 2).flatten(2))
         return output
 
-    def _masks(self, blocks: Blocks) -> dict[tuple[bool, bool], torch.Tensor]:
-        """By whether a layer looks back and ahead: which of the keys are there, (m, 1, 1, keys)."""
+    def masks(self, blocks: Blocks) -> Masks:
+        """For all layers."""
         masks = {}
         for look in {(bool(x.look_backward_block), bool(x.look_ahead_block)) for x in self._dit.transformer_blocks}:
             back, ahead = look
@@ -219,6 +183,66 @@ class Flow:
             parts += [blocks.valid[blocks.after] & blocks.has_after[:, None]] if ahead else []
             masks[look] = torch.cat(parts, dim=1)[:, None, None]
         return masks
+
+
+class Solution:
+    """Windows on their way from noise to spectra, by Runge and Kutta's method of fourth order with the weights 1, 3, 3,
+    1. `left`: steps that remain.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        blocks: Blocks,
+        noise: torch.Tensor,
+        sizes: Sequence[int],
+        held: Sequence[tuple[int, torch.Tensor]],
+        *,
+        keep: bool,
+    ) -> None:
+        """`sizes`: frames of each window; `held`: where blocks begin of which it is known what they are, and that."""
+        self.left = len(flow.times) - 1
+        self._flow = flow
+        self._blocks = blocks
+        self._masks = flow.masks(blocks)
+        self._state = noise
+        self._sizes = sizes
+        self._held = held
+        self._paths = torch.empty(flow.evaluations if keep else 1, *noise.shape, device=flow.device)
+
+    def advance(self, step: Callable[[], None]) -> None:
+        """One step of the solver; left by an exception of `step`, it has not been made."""
+        index = len(self._flow.times) - 1 - self.left
+        begin, end = self._flow.times[index : index + 2]
+        size, state = end - begin, self._state
+
+        def slope(number: int, time: float, state: torch.Tensor) -> torch.Tensor:
+            count = STAGES * index + number
+            at = self._paths[count % len(self._paths)]
+            at.copy_(state)
+            for start, path in self._held:
+                at[start : start + path.shape[1]] = path[count]
+            return self._flow.velocity(at, time, self._blocks, self._masks, step)
+
+        first = slope(0, begin, state)
+        second = slope(1, begin + size / 3, state + size * first / 3)
+        third = slope(2, begin + size * 2 / 3, state + size * (second - first / 3))
+        fourth = slope(3, end, state + size * (first - second + third))
+        self._state = state + (first + 3 * (second + third) + fourth) * size / 8
+        self.left -= 1
+
+    def spectra(self) -> list[torch.Tensor]:
+        """(frames, mels) of each window."""
+        parts = self._state.split(self._counts)
+        return [part.flatten(0, 1)[:size] for part, size in zip(parts, self._sizes, strict=True)]
+
+    def paths(self) -> list[torch.Tensor]:
+        """What each window's blocks were at each evaluation, (evaluations, blocks, block, mels), if that was kept."""
+        return list(self._paths.split(self._counts, dim=1))
+
+    @property
+    def _counts(self) -> list[int]:
+        return [-(-size // self._flow.block) for size in self._sizes]
 
 
 def _around(part: torch.Tensor, look: tuple[bool, bool], blocks: Blocks) -> torch.Tensor:

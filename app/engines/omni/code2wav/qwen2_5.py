@@ -7,13 +7,14 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import Qwen2_5OmniConfig, Qwen2_5OmniToken2WavModel
 
 from app.engines.device import compute_device
 from app.engines.omni.code2wav.bigvgan import BigVgan, Spectrum
 from app.engines.omni.code2wav.family import Step
-from app.engines.omni.code2wav.flow import Flow, Window
+from app.engines.omni.code2wav.flow import Flow, Solution, Window
 from app.engines.omni.code2wav.frames import Chunks, Frames, choose_chunks
 from app.engines.omni.code2wav.loading import load_part
 from app.engines.omni.code2wav.options import Code2WavOptions
@@ -33,7 +34,7 @@ class Utterance(Frames):
     """Implements app.engines.omni.code2wav.family.Decoding.
 
     `path`: what the last blocks that became sound were at each evaluation, for the next window, which begins with them.
-    `tail`: the last frames of their spectrum.
+    `tail`: the last frames of their spectrum. `solution`: of a whole that is made a step at a time.
     """
 
     def __init__(self, chunks: Chunks, streamed: bool, voice: int, seed: int, mels: int) -> None:
@@ -41,6 +42,7 @@ class Utterance(Frames):
         self.voice = voice
         self.path: torch.Tensor | None = None
         self.tail = torch.zeros(0, mels)
+        self.solution: Solution | None = None
         self._numbers = torch.Generator().manual_seed(seed)
         self._noise = torch.zeros(0, mels)
         self._begin = 0
@@ -90,15 +92,40 @@ class Qwen25Vocoder:
         return Utterance(self.chunks, streamed, self._numbers[voice], seed, self._flow.mels)
 
     def decode(self, batch: Sequence[Utterance], step: Step) -> list[Samples]:
+        """A long utterance that is no stream gets on by one step of the solver: its piece has no sound but at last."""
+        sounds = {utterance: self._get_on(utterance, step) for utterance in batch if self._takes_turns(utterance)}
+        now = [utterance for utterance in batch if utterance not in sounds]
+        if now:
+            sounds |= dict(zip(now, self._decode_now(now, step), strict=True))
+        for utterance in batch:
+            if len(sounds[utterance]):
+                utterance.made = utterance.end
+        return [sounds[utterance] for utterance in batch]
+
+    def _takes_turns(self, utterance: Utterance) -> bool:
+        return utterance.size > self.largest + utterance.chunks.ahead
+
+    def _decode_now(self, batch: Sequence[Utterance], step: Step) -> list[Samples]:
         windows = [self._window(utterance) for utterance in batch]
         known = [utterance.path for utterance in batch]
-        keep = not all(utterance.last for utterance in batch)
-        spectra, paths = self._flow.spectra(windows, known, step, keep=keep)
-        made = [self._spectrum(utterance, spectrum) for utterance, spectrum in zip(batch, spectra, strict=True)]
+        solution = self._flow.begin(windows, known, keep=not all(utterance.last for utterance in batch))
+        while solution.left:
+            solution.advance(step)
+        made = [self._spectrum(*pair) for pair in zip(batch, solution.spectra(), strict=True)]
         sounds = self._bigvgan.sounds(made, step)
-        for utterance, spectrum, path in zip(batch, made, paths, strict=True):
-            self._commit(utterance, spectrum, path)
+        for utterance, spectrum, path in zip(batch, made, solution.paths(), strict=True):
+            if not utterance.last:
+                self._remember(utterance, spectrum, path)
         return sounds
+
+    def _get_on(self, utterance: Utterance, step: Step) -> Samples:
+        if utterance.solution is None:
+            utterance.solution = self._flow.begin([self._window(utterance)], [None], keep=False)
+        if utterance.solution.left:
+            utterance.solution.advance(step)
+            return np.zeros(0, np.float32)
+        (sound,) = self._bigvgan.sounds([Spectrum(utterance.solution.spectra()[0], 0, 0)], step)
+        return sound
 
     def _held(self, utterance: Utterance) -> int:
         """Frames of the spectrum that are known and begin the window."""
@@ -120,14 +147,13 @@ class Qwen25Vocoder:
         tail = utterance.tail.to(fresh.device)
         return Spectrum(torch.cat((tail, fresh)), len(tail), len(fresh) - size)
 
-    def _commit(self, utterance: Utterance, spectrum: Spectrum, path: torch.Tensor) -> None:
-        fresh = len(spectrum.frames) - spectrum.before - spectrum.after
-        if not utterance.last:
-            blocks = (self._held(utterance) + fresh) // self._flow.block
-            kept = utterance.chunks.context * self._repeats // self._flow.block
-            utterance.path = path[:, max(0, blocks - kept) : blocks].clone()
-            utterance.tail = spectrum.frames[: spectrum.before + fresh][-self._bigvgan.reach :].clone()
-        utterance.made = utterance.end
+    def _remember(self, utterance: Utterance, spectrum: Spectrum, path: torch.Tensor) -> None:
+        """What the next window begins with."""
+        end = len(spectrum.frames) - spectrum.after
+        blocks = (self._held(utterance) + end - spectrum.before) // self._flow.block
+        kept = utterance.chunks.context * self._repeats // self._flow.block
+        utterance.path = path[:, max(0, blocks - kept) : blocks].clone()
+        utterance.tail = spectrum.frames[:end][-self._bigvgan.reach :].clone()
 
 
 def load(directory: Path, options: Code2WavOptions) -> Qwen25Vocoder:

@@ -107,7 +107,7 @@ def decoded(vocoder: Vocoder[Any], utterances: Sequence[Codes], *, streamed: boo
         with torch.inference_mode():
             sounds = vocoder.decode([decodings[number] for number in ready], lambda: None)
         for number, sound in zip(ready, sounds, strict=True):
-            pieces[number].append(sound)
+            pieces[number] += [sound] if len(sound) else []
     return pieces
 
 

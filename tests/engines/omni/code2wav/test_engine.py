@@ -120,6 +120,17 @@ async def test_seeds(shared: Code2WavEngine, qwen2_5: Path) -> None:
         assert (await ask(engine, task(seed=None), codes)).file == eight.file != none.file
 
 
+async def test_a_long_file_lets_streams_go_first(shared: Code2WavEngine) -> None:
+    """It gives way at each of its steps, though it came before them."""
+    file = asyncio.create_task(ask(shared, task(), some_codes(700)))
+    before = shared.load().steps
+    await until(lambda: shared.load().steps > before)
+    stream = await ask(shared, task(streamed=True), some_codes(20))
+    assert stream.pieces
+    assert not file.done()
+    assert len((await file).samples) == 700 * 480
+
+
 @pytest.mark.parametrize("family", ["qwen2_5", "qwen3"])
 async def test_half_the_precision_is_the_same_sound_roughly(family: str, qwen2_5: Path, qwen3: Path) -> None:
     model, codes = (qwen2_5, some_codes(60)) if family == "qwen2_5" else (qwen3, some_codes(20, GROUPS))
@@ -132,8 +143,8 @@ async def test_half_the_precision_is_the_same_sound_roughly(family: str, qwen2_5
 
 
 async def test_many_at_once_sound_as_each_alone(shared: Code2WavEngine) -> None:
-    """More than a call takes, of all lengths, streams and files."""
-    tasks = [(task(seed=n, streamed=n % 2 == 0), some_codes(3 + 9 * n, seed=n)) for n in range(9)]
+    """Of all lengths, streams and files."""
+    tasks = [(task(seed=n, streamed=n % 2 == 0), some_codes(3 + 11 * n, seed=n)) for n in range(7)]
     together = await asyncio.gather(*(ask(shared, one, codes, each=5) for one, codes in tasks))
     for (one, codes), fed in zip(tasks, together, strict=True):
         alone = await ask(shared, one, codes)
