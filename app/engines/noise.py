@@ -18,6 +18,12 @@ def silence() -> None:
     """Let these loggers tell errors only. Call it before the libraries are imported."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("transformers.configuration_utils").addFilter(_is_of_use)
     warnings.filterwarnings(
         "ignore", r"`torch\.distributed\.reduce_op` is deprecated", FutureWarning
     )  # vLLM looks at it
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """A talker's config holds ids of its thinker's vocabulary, which is larger than its own."""
+    return "must be `None` or an integer within the vocabulary" not in record.getMessage()

@@ -10,6 +10,8 @@ import torchao
 import vllm.triton_utils
 from diffusers import StableDiffusionPipeline
 from transformers import CLIPImageProcessor
+from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniTalkerConfig
+Qwen2_5OmniTalkerConfig()
 """
 
 
