@@ -39,7 +39,7 @@ class Word(msgspec.Struct):
 
 
 class Alignment(msgspec.Struct):
-    """The answer, as the JSON of a Document: the words in their order, none of which begins before the one before it."""
+    """The answer, the JSON of a Document: the words in their order, none of which begins before the one before it."""
 
     words: list[Word]
 

@@ -10,7 +10,6 @@ import asyncio
 import wave
 from base64 import b64decode
 from io import BytesIO
-from typing import Any
 
 import msgspec
 import numpy as np
