@@ -18,7 +18,7 @@ from app.settings.schema import MediaConfig, StageConfig
 from app.settings.sources import Given
 from tests.tiny import _cached
 
-_VERSION = 1
+_VERSION = 2
 CLASSES = 64
 SEGMENT_MS = 80
 _RATE = 16_000
@@ -72,12 +72,18 @@ def build_tiny_aligner(target: Path) -> None:
     tokenizer.save_pretrained(target)
     extractor = {
         "processor_class": "Qwen3ASRProcessor",
-        "feature_extractor_type": "Qwen3ASRFeatureExtractor",
+        "feature_extractor_type": "WhisperFeatureExtractor",
         "feature_size": 128,
         "sampling_rate": 16000,
         "hop_length": 160,
         "chunk_length": 30,
         "n_fft": 400,
+        "n_samples": 480000,
+        "nb_max_frames": 3000,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "dither": 0.0,
+        "return_attention_mask": True,
     }
     (target / "preprocessor_config.json").write_text(json.dumps(extractor))
     (target / "config.json").write_text(json.dumps(_published_config(tokenizer)))
