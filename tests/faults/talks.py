@@ -53,9 +53,10 @@ async def send(socket: ClientConnection, kind: str, **fields: Any) -> None:
 
 async def until(socket: ClientConnection, kind: str) -> list[Any]:
     found: list[Any] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not found or found[-1]["type"] != kind:
             found.append(json.loads(await socket.recv()))
+            assert kind == "error" or found[-1]["type"] != "error", found[-1]
     return found
 
 
