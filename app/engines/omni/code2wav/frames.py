@@ -11,9 +11,9 @@ from app.engines.omni.code2wav.options import Code2WavOptions
 
 
 class Chunks(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of pieces in codec frames: the first, each further twice the one before, none larger than `largest`.
+    """Sizes of pieces in codec frames: `first`, then each as long as all before it together, none above `largest`.
 
-    So what has been heard of one piece hides the making of the next, if the model is twice as fast as its speech.
+    So the next piece is there in time, if codes come and become sound no slower than that is heard.
     `context`: frames before a piece that are computed again with it. `ahead`: frames after it that have to be known.
     """
 

@@ -17,13 +17,14 @@ class Code2WavOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     `dtype` is auto (float32, as vocoders are small and lose by less), bfloat16, float16 or float32; `device` a torch
     device, "" for the machine's accelerator, or its CPU if it has none. `revision` and `download_dir` are what the
-    model was downloaded from and to. `max_num_seqs`: requests that are decoded in one call. `seed`: of the noise that
-    sound is made of, for requests without their own. `default_voice` "": the model's choice.
+    model was downloaded from and to; `trust_remote_code` is a permission that no vocoder needs. `max_num_seqs`:
+    requests that are decoded in one call. `seed`: of the noise that sound is made of, for requests without their own.
+    `default_voice` "": the model's choice.
 
-    A stream's first piece is made of `initial_codec_chunk_frames` codec frames, all others of `codec_chunk_frames`, and
-    `codec_left_context_frames` before a piece are computed again with it. 0: what suits the model.
-    `codec_right_context_frames`: frames after a piece that are looked at, for models that look ahead; none: what suits
-    the model. `default_sampling_params`: there are none.
+    A stream's first piece is made of `initial_codec_chunk_frames` codec frames, and each further one of as many as all
+    before it, up to `codec_chunk_frames`; `codec_left_context_frames` before a piece are computed again with it. 0:
+    what suits the model. `codec_right_context_frames`: frames after a piece that are looked at, for models that look
+    ahead; none: what suits the model. `default_sampling_params`: there are none.
     """
 
     dtype: str = "auto"
@@ -51,6 +52,4 @@ def read_options(stage: StageConfig) -> Code2WavOptions:
     options = read_arguments(stage, Code2WavOptions, "code2wav")
     if options.default_sampling_params:
         raise ValueError(f"{where}: default_sampling_params: a vocoder has none; give them to the talker's stage")
-    if options.trust_remote_code:
-        raise ValueError(f"{where}: trust_remote_code: vocoders run on code of transformers only")
     return options
