@@ -90,6 +90,13 @@ class DropAdapter(Message):
     name: str
 
 
+class SetAsleep(Message):
+    """API worker -> master: the stage sleeps at this level from now on and takes no requests; 0: it is awake."""
+
+    stage_id: int
+    level: int
+
+
 class Refused(Message):
     """master -> peer: not accepted, with the reason in words; the peer must not try again unchanged."""
 
@@ -178,7 +185,7 @@ class Membership(Message):
 
     restarts: (stage_id, replica_id, how often a new process took this place), also for replicas that are down now.
     adapters: names that can be asked for beside the served ones. wanted: (stage_id, replicas that shall run on the
-    server's own host).
+    server's own host). asleep: (stage_id, level) of the stages that sleep.
     """
 
     version: int
@@ -187,6 +194,7 @@ class Membership(Message):
     restarts: list[tuple[int, int, int]] = []
     adapters: list[Adapter] = []
     wanted: list[tuple[int, int]] = []
+    asleep: list[tuple[int, int]] = []
 
 
 class ClientGone(Message):
@@ -532,6 +540,7 @@ RegistryMessage = (
     | Adapters
     | KeepAdapter
     | DropAdapter
+    | SetAsleep
     | Drain
     | Bye
     | Gone

@@ -41,6 +41,7 @@ class Registry:
         self._failures: dict[Key, str] = {}
         self._restarts = Restarts()
         self._adapters = AdapterBook(Path(ipc.removeprefix("ipc://")).with_name("adapters.json"))
+        self._asleep: dict[int, int] = {}
         self._workers: dict[bytes, tuple[str, PidWatch]] = {}
         self._up: dict[Key, asyncio.Event] = {}
         self._wanted = {stage.stage_id: 0 for stage in settings.external_stages}
@@ -119,6 +120,9 @@ class Registry:
                 self._on_report(identity, message)
             case m.KeepAdapter() | m.DropAdapter() if identity in self._workers:
                 self._on_adapter(message)
+            case m.SetAsleep(stage_id, level) if identity in self._workers:
+                self._asleep = {x: y for x, y in {**self._asleep, stage_id: level}.items() if y}
+                self._push()
             case m.Scale() if identity in self._workers:
                 self.on_scale(message)
             case m.Gone(address, reason):
@@ -219,6 +223,7 @@ class Registry:
             self._restarts.rows(),
             self._adapters.adapters,
             sorted(self._wanted.items()),
+            sorted(self._asleep.items()),
         )
 
     async def _keep_house(self) -> None:

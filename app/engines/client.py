@@ -225,6 +225,12 @@ class Client:
         if request.task is None:
             self._forget(request)
 
+    def fail_all(self, failed: m.Failed) -> None:
+        """End everything that runs with this error."""
+        for request_id in list(self.requests):
+            self.abort(request_id)
+            self.enqueue(request_id, failed)
+
     def cancel_all(self) -> None:
         for request_id in list(self.requests):
             self.abort(request_id)
@@ -233,10 +239,8 @@ class Client:
 
     def expire(self) -> None:
         """Cancel everything of a client that has fallen silent; if it was only stopped, it learns of it later."""
-        for request_id in list(self.requests):
-            self.abort(request_id)
-            message = f"the API worker of this request was silent for {m.CLIENT_LEASE_S:g} s"
-            self.enqueue(request_id, m.Failed(503, message, "service_unavailable_error", code=m.REPLICA_LOST))
+        message = f"the API worker of this request was silent for {m.CLIENT_LEASE_S:g} s"
+        self.fail_all(m.Failed(503, message, "service_unavailable_error", code=m.REPLICA_LOST))
         self._refs.drop(self.identity)
 
     def credit(self, request_id: str, amount: int) -> None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
+import msgspec
 import zmq
 
 from app.cluster import messages as m
@@ -18,9 +19,13 @@ from app.cluster.transport import Channel, Frames
 from app.engines.base import Engine, EngineError
 from app.engines.client import Client
 from app.engines.tensors import Exchange
+from app.protocol.sleep import ASLEEP, SleepOrder
 from app.settings.schema import StageConfig
 
 logger = logging.getLogger("app.replica")
+
+_QUIET_S = 0.02
+"""How often an engine that shall sleep is asked whether it still works."""
 
 
 class Clients:
@@ -33,6 +38,7 @@ class Clients:
         self._state = state
         self._refs = RefStore(stage.shm_threshold_bytes)
         self._clients: dict[bytes, Client] = {}
+        self._asleep = False
         self._calls: set[asyncio.Task[None]] = set()
 
     def listen(self, socket: zmq.Socket[bytes], address: str, puller: pull.Puller) -> Channel:
@@ -85,6 +91,8 @@ class Clients:
 
     def _refusal(self) -> m.Failed | None:
         state = self._state()
+        if self._asleep:
+            return m.Failed(503, f"stage {self._stage.name} sleeps", "service_unavailable_error", code=ASLEEP)
         if state == "up":
             return None
         return m.Failed(503, f"this replica is {state}", "service_unavailable_error", code=m.REPLICA_LEAVES)
@@ -100,18 +108,36 @@ class Clients:
     # ------------------------------------------------------------------------------------------------ calls
 
     async def _answer(self, identity: bytes, call: m.Call, arguments: bytes) -> None:
-        failed = self._refusal()
+        failed = None if self._asleep else self._refusal()
         result = b""
         if failed is None:
             try:
+                if call.method == "sleep":
+                    await self._fall_asleep(arguments)
                 result = await self._engine.call(call.method, arguments)
+                if call.method == "wake_up":
+                    self._asleep = False
             except EngineError as error:
                 failed = error.failed
             except Exception as error:
                 logger.exception("call %s failed", call.method)
                 failed = m.Failed(500, f"{type(error).__name__} in the engine; see the server's log")
+            self._asleep = self._asleep and not (call.method == "sleep" and failed)
         frame = m.encode(m.Result(call.call_id, failed))
         self._channel.send([identity, frame] if failed else [identity, frame, result])
+
+    async def _fall_asleep(self, arguments: bytes) -> None:
+        """Take no requests any more, and end those that run, or wait for their end (bounded by the caller)."""
+        order = msgspec.json.decode(arguments, type=SleepOrder)
+        self._asleep = True
+        if order.mode == "abort":
+            failed = m.Failed(
+                503, f"stage {self._stage.name} was put to sleep", "service_unavailable_error", code=ASLEEP
+            )
+            for client in self._clients.values():
+                client.fail_all(failed)
+        while self.busy or self._engine.load().running:  # noqa: ASYNC110 - bounded by the caller
+            await asyncio.sleep(_QUIET_S)
 
     # ------------------------------------------------------------------------------------------------ letting go
 

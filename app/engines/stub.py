@@ -3,9 +3,9 @@
 Stage engine_args: `load_s` (seconds that loading takes), `load_error` (message to fail the load with), `load_exit`
 (exit code to die with while loading), `token_s` (seconds a token), `slots` (requests that run at once), `adapters`
 (take LoRA adapters, except at the path "/nope"), `holds` (answer requests of the kind "held" with its instance),
-`chats` (false: no text), `hears` (a word of chats for each sound), `draws` (plain pictures), `speaks` (a ramp of
-samples), `produces` (tensors, in chats too), `consumes` (such tensors), `talks` and `vocodes` (the later stages of an
-omni model): app/engines/stubtensors.py.
+`sleeps` (be put to sleep), `chats` (false: no text), `hears` (a word of chats for each sound), `draws` (plain
+pictures), `speaks` (a ramp of samples), `aligns` (times of words), `produces` (tensors, in chats too), `consumes` (such
+tensors), `talks` and `vocodes` (the later stages of an omni model): app/engines/stubtensors.py.
 The variable STUB_PACE multiplies `token_s` on one host, or of one replica.
 A request body may hold `"stub": {...}`: `tokens` (default: the words of the last message), `token_s`, `fail_after`
 (tokens, then a 500), `exit_after` (tokens, then the process dies), `hang_after` (tokens, then silence),
@@ -48,6 +48,7 @@ class StubOptions(msgspec.Struct, forbid_unknown_fields=True):
     slots: int = 256
     adapters: bool = False
     holds: bool = False
+    sleeps: bool = False
     chats: bool = True
     hears: bool = False
     draws: bool = False
@@ -117,7 +118,7 @@ class StubEngine:
             os._exit(options.load_exit)
         if options.load_error:
             raise RuntimeError(options.load_error)
-        extra = [task for task, wanted in (("adapters", options.adapters), ("held", options.holds)) if wanted]
+        extra = ["adapters"] * options.adapters + ["held"] * options.holds + ["sleep"] * options.sleeps
         text = ["chat", "completion"] if options.chats else []
         tensors = [stubtensors.MAKE] * options.produces + [stubtensors.TAKE] * options.consumes
         tensors += [stubtensors.TALK] * options.talks + [stubtensors.VOCODE] * options.vocodes
@@ -281,6 +282,8 @@ class StubEngine:
             return msgspec.json.encode({"count": len(tokens), "tokens": tokens})
         if method == "metrics":
             return _EXPOSITION % self._load.steps
+        if self._options.sleeps and method in ("sleep", "wake_up"):
+            return b'{"freed_bytes": 1000}' if method == "sleep" else b"{}"
         if self._options.speaks and method == "check_voice":
             return stubspeech.check_voice(arguments)
         if self._options.adapters and method.endswith(("_adapter", "_adapters")):

@@ -93,7 +93,9 @@ class Orchestrator:
 
     def _on_membership(self, membership: m.Membership) -> None:
         self.membership = membership
+        asleep = dict(membership.asleep)
         for stage_id, pool in self._graph.pools.items():
+            pool.asleep = stage_id in asleep
             pool.update([replica for replica in membership.replicas if replica.stage_id == stage_id])
         self._changed.set()
 
@@ -284,12 +286,28 @@ class Orchestrator:
         Raises:
             ApiError: 404, no stage answers `task`; 503, none of its replicas is there.
         """
-        pool = self._graph.stage_for(task)
+        stage_id = self._graph.stage_for(task).stage.stage_id
+        return [answer for _, answer in await self.call_replicas(stage_id, method, arguments)]
+
+    async def call_replicas(
+        self, stage_id: int, method: str, arguments: bytes
+    ) -> list[tuple[m.ReplicaInfo, bytes | BaseException]]:
+        """Ask every replica of a stage: its answer, or the exception in its place.
+
+        Raises:
+            ApiError: 503, none of its replicas is there.
+        """
+        pool = self._graph.pools[stage_id]
         connections = [connection for connection in pool.connections if connection.accepts]
         if not connections:
             raise unavailable([pool.stage.name])
         calls = (asyncio.wait_for(connection.call(method, arguments), _CALL_TIMEOUT_S) for connection in connections)
-        return await asyncio.gather(*calls, return_exceptions=True)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        return [(connection.info, answer) for connection, answer in zip(connections, answers, strict=True)]
+
+    def tasks(self) -> dict[int, list[str]]:
+        """What each stage can do, as far as a replica of it has told, by stage id."""
+        return {stage_id: pool.capabilities.tasks for stage_id, pool in self._graph.pools.items()}
 
     def stage_of(self, task: str) -> int:
         """The stage that answers `task`.

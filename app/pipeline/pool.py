@@ -10,6 +10,8 @@ from app.cluster import messages as m
 from app.cluster.access import Access
 from app.pipeline.balance import Balancer
 from app.pipeline.connection import Connection
+from app.protocol.errors import ApiError
+from app.protocol.sleep import ASLEEP
 from app.settings.schema import StageConfig
 
 _REREGISTER_S = 10.0
@@ -34,6 +36,8 @@ class StagePool:
         self._balancer = Balancer(stage.lb_policy)
         self._connections: dict[tuple[int, str], Connection] = {}
         self._patient_until = 0.0
+        self.asleep = False
+        """It has given its memory back, and takes no requests."""
 
     @property
     def connections(self) -> list[Connection]:
@@ -74,7 +78,14 @@ class StagePool:
         self._connections.pop(key).close()
 
     def pick(self, tried: set[tuple[str, int]], body: bytes = b"") -> Connection | None:
-        """A replica for a new request, none of `tried` (Connection.replica); None when there is none."""
+        """A replica for a new request, none of `tried` (Connection.replica); None when there is none.
+
+        Raises:
+            ApiError: 503, the stage sleeps.
+        """
+        if self.asleep:
+            message = f"stage {self.stage.name} sleeps; an administrator wakes it with POST /v1/omni/wakeup"
+            raise ApiError(503, message, code=ASLEEP, headers={"Retry-After": "10"})
         candidates = [x for x in self._connections.values() if x.accepts and x.replica not in tried]
         return self._balancer.choose(candidates, body) if candidates else None
 

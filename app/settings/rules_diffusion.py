@@ -111,6 +111,8 @@ def _offload(given: dict[str, Any]) -> Iterator[str]:
             "which moves blocks"
         )
     offloads = by_module or given.get("enable_layerwise_offload") or given.get("diffusion_offload_config")
+    if offloads and given.get("enable_sleep_mode"):
+        yield "--enable-sleep-mode moves whole parts to host memory, where offloading keeps them: leave one of them out"
     if offloads and given.get("diffusion_compile_granularity") == "full" and not given.get("enforce_eager"):
         yield "--diffusion-compile-granularity full and offloading exclude each other; regional works with it"
 

@@ -90,7 +90,12 @@ ENGINE = (
     _llm("mm-processor-kwargs", "json", "Arguments of the model's media processor.", metavar="JSON"),
     _llm("mm-processor-cache-gb", "float", "Memory for processed media, in GiB.", least=0),
     _llm("cpu-offload-gb", "float", "Weights kept in host memory, in GiB per GPU.", least=0),
-    _llm("enable-sleep-mode", "bool", "Allow the engine to give its memory back while idle. Needs CUDA."),
+    _llm(
+        "enable-sleep-mode",
+        "bool",
+        "Let administrators put stages to sleep: they give their memory back until they are woken.",
+        kinds=("llm", "diffusion"),
+    ),
 )
 
 FRONTEND = (

@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tests.servers import Server, wait_for
@@ -32,7 +33,7 @@ class Stream:
         self.began = False
         self.text = ""
 
-    async def run(self, host: str, port: int, body: dict[str, Any]) -> None:
+    async def run(self, host: str, port: int, body: dict[str, Any], headers: Mapping[str, str]) -> None:
         try:
             reader, writer = await asyncio.open_connection(host, port)
         except OSError:
@@ -41,6 +42,7 @@ class Stream:
         try:
             content = json.dumps(self.asked | body).encode()
             head = f"POST {self.path} HTTP/1.1\r\nHost: t\r\nContent-Length: {len(content)}\r\n"
+            head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             writer.write(f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode() + content)
             while piece := await reader.read(_READ):
                 self.text += piece.decode()
@@ -79,16 +81,25 @@ class SpeechStream(Stream):
 class Streams:
     """`count` streams with the same `body`, run by a thread until they end."""
 
-    def __init__(self, server: Server, count: int, kind: type[Stream] = Stream, **body: Any) -> None:
+    def __init__(
+        self,
+        server: Server,
+        count: int,
+        kind: type[Stream] = Stream,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **body: Any,
+    ) -> None:
         self.all = [kind() for _ in range(count)]
         self._server = server
         self._body = body
+        self._headers = headers or {}
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
 
     async def _run(self) -> None:
         server = self._server
-        await asyncio.gather(*(stream.run(server.host, server.port, self._body) for stream in self.all))
+        await asyncio.gather(*(stream.run(server.host, server.port, self._body, self._headers) for stream in self.all))
 
     def wait_begun(self, limit_s: float = 20) -> Streams:
         """Wait until every stream has got a token."""

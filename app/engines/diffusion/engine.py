@@ -65,7 +65,7 @@ class DiffusionEngine:
         offer = service.offer
         takes_images = any(mode.abilities.takes_image for mode in offer.modes.values())
         return Capabilities(
-            tasks=[*offer.kinds(), *(["adapters"] if service.adapters.possible else [])],
+            tasks=[*offer.kinds(), *service.tasks],
             input_modalities=["text", "image"] if takes_images else ["text"],
             output_modalities=["image"] if offer.sound is None else ["audio"],
             slots=self._options.max_num_seqs,

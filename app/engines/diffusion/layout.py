@@ -125,6 +125,8 @@ def _alone_only(given: dict[str, Any], found: Layout) -> Iterator[str]:
         )
     if (found.shard or found.sequence > 1) and given.get("diffusion_compile_granularity") == "full":
         yield "--diffusion-compile-granularity full cannot be split over GPUs; use regional"
+    if (found.shard or found.tensor > 1) and given.get("enable_sleep_mode"):
+        yield "weights that are split over GPUs cannot be put to sleep; leave --enable-sleep-mode out"
     by_module = given.get("enable_cpu_offload") or (given.get("diffusion_offload_config") or {}).get("mode") == "module"
     if (found.shard or found.tensor > 1) and (by_module or given.get("enable_layerwise_offload")):
         yield "weights that are split over GPUs cannot be offloaded as well; leave one of the two out"

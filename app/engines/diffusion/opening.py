@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,13 +13,14 @@ from app.engines.device import compute_device
 from app.engines.diffusion.batching import RowQueue
 from app.engines.diffusion.caches import request_caches
 from app.engines.diffusion.layout import layout
-from app.engines.diffusion.loading import load
+from app.engines.diffusion.loading import Say, load
 from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import Offer, survey
 from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.profiler import Profiler
 from app.engines.diffusion.ranks.group import Group
 from app.engines.diffusion.run import Runner
+from app.engines.diffusion.sleeping import Sleeper
 from app.engines.diffusion.stepping import Stepper
 from app.engines.diffusion.tuning import tune
 from app.settings.schema import StageConfig
@@ -35,6 +38,7 @@ class Opened(msgspec.Struct, frozen=True):
     runner: Runner
     queue: RowQueue
     adapters: Adapters
+    sleeper: Sleeper | None
 
 
 def open_pipeline(
@@ -48,7 +52,7 @@ def open_pipeline(
     """
     shared = layout(stage.engine_args)
     if shared.world == 1:
-        return _opened(options, load(options, stage.model, logger.info), None, None)
+        return _opened(options, partial(load, options, stage.model), logger.info)
     from app.engines.diffusion.ranks.shares import Shares
     from app.engines.diffusion.ranks.world import join, rank_device
 
@@ -56,20 +60,29 @@ def open_pipeline(
     options = msgspec.structs.replace(options, device=str(device))
     shares = Shares(join(meeting, rank, shared, device))
     say = logger.info if rank == 0 else logger.debug
-    return _opened(options, load(options, stage.model, say), group, shares)
+    return _opened(options, partial(load, options, stage.model), say, group, shares)
 
 
-def _opened(options: DiffusionOptions, pipe: Any, group: Group | None, shares: Shares | None) -> Opened:
+def _opened(
+    options: DiffusionOptions,
+    load_with: Callable[[Say], Any],
+    say: Say,
+    group: Group | None = None,
+    shares: Shares | None = None,
+) -> Opened:
+    pipe = load_with(say)
     for line in tune(pipe, options, shares.split(pipe, options) if shares else ()):
-        if group is not None or shares is None:
-            logger.info("%s", line)
+        say(line)
     offer = survey(pipe, options)
     adapters = Adapters(pipe, options)
+    device, reload = compute_device(options.device), partial(load_with, say)
+    sleeper = Sleeper(pipe, device, reload) if options.enable_sleep_mode else None
     profiler = Profiler(pipe) if options.enable_diffusion_pipeline_profiler else None
     if options.step_execution:
         stepper = Stepper(pipe, offer, adapters, options.max_num_seqs, profiler=profiler)
-        return Opened(offer, Runner(pipe, offer, adapters, stepper=stepper, profiler=profiler), RowQueue(1), adapters)
+        runner = Runner(pipe, offer, adapters, stepper=stepper, profiler=profiler)
+        return Opened(offer, runner, RowQueue(1), adapters, sleeper)
     queue = RowQueue(options.max_num_seqs, options.request_batch_max_wait_ms / 1000, options.max_loras)
     cache = request_caches(pipe, options)
     runner = Runner(pipe, offer, adapters, cache=cache, profiler=profiler, group=group, shares=shares)
-    return Opened(offer, runner, queue, adapters)
+    return Opened(offer, runner, queue, adapters, sleeper)

@@ -89,6 +89,7 @@ class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     vae_use_slicing: bool = False
     vae_use_tiling: bool = False
     vae_fast_path: VaeFastPath = "lossless"
+    enable_sleep_mode: bool = False
     enable_cpu_offload: bool = False
     enable_layerwise_offload: bool = False
     diffusion_offload_config: dict[str, Any] = {}

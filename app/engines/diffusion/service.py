@@ -25,11 +25,13 @@ from app.media.encode import encode_picture
 from app.media.fetch import MediaFetcher
 from app.protocol import soundtask
 from app.protocol.pictures import LoraChoice, PictureTask, decode_task
+from app.protocol.sleep import TASK, SleepOrder
 
 if TYPE_CHECKING:
     from app.engines.diffusion.opening import Opened
 
 _decode_adapter = msgspec.json.Decoder(Adapter).decode
+_decode_order = msgspec.json.Decoder(SleepOrder).decode
 _decode_adapters = msgspec.json.Decoder(list[Adapter]).decode
 _ENCODERS = min(4, os.cpu_count() or 1)
 
@@ -43,6 +45,7 @@ class Service:
         self.adapters = opened.adapters
         self.runner = opened.runner
         self.queue = opened.queue
+        self._sleeper = opened.sleeper
         self._group = group
         self._fetcher = fetcher
         self._encoders = ThreadPoolExecutor(_ENCODERS, thread_name_prefix="encode")
@@ -104,18 +107,28 @@ class Service:
                 await self._change("unload", _decode_adapter(arguments).name)
             case "set_adapters" if self.adapters.possible:
                 await self._change("sync", _decode_adapters(arguments))
+            case "sleep" if self._sleeper is not None:
+                return msgspec.json.encode(await self._change("sleep", _decode_order(arguments)))
+            case "wake_up" if self._sleeper is not None:
+                return msgspec.json.encode(await self._change("wake_up"))
             case _:
                 raise EngineError(Failed(404, f"this engine has no {method}", "not_found_error"))
         return b"null"
 
-    async def _change(self, method: str, *arguments: Any) -> None:
-        """Call a method of Adapters on every rank."""
+    async def _change(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the sleeper or the adapters on every rank; what it returns here."""
+        target = self._sleeper if method in ("sleep", "wake_up") else self.adapters
 
-        def change() -> None:
+        def change() -> Any:
             with together(self._group, method, *arguments):
-                getattr(self.adapters, method)(*arguments)
+                return getattr(target, method)(*arguments)
 
-        await asyncio.to_thread(change)
+        return await asyncio.to_thread(change)
+
+    @property
+    def tasks(self) -> list[str]:
+        """What it can do beside the pipeline's kinds of requests."""
+        return ["adapters"] * self.adapters.possible + [TASK] * (self._sleeper is not None)
 
     def load(self) -> Load:
         """Requests of which a row is or was being drawn, the other ones, and the signs of life so far."""

@@ -36,6 +36,7 @@ class LlmEngine:
         self._scratch = scratch
         self._thinker: Thinker | None = None
         self._service: Service | None = None
+        self._can_sleep = bool(stage.engine_args.get("enable_sleep_mode"))
         self._instance = secrets.token_hex(4)
 
     async def start(self) -> Capabilities:
@@ -50,7 +51,9 @@ class LlmEngine:
         args, frontend = await self._process.start(self._stage, self._served_model_names, self._prepare)
         from app.engines.llm.service import Service
 
-        self._service = await Service.create(frontend, args, self._instance, self._media, self._thinker)
+        self._service = await Service.create(
+            frontend, args, self._instance, self._media, self._thinker, can_sleep=self._can_sleep
+        )
         process.settle()
         return _capabilities(frontend, self._service, self._instance)
 

@@ -16,10 +16,13 @@ from app.engines.llm.documents import Documents
 from app.engines.llm.frontend import Frontend
 from app.engines.llm.listening import Listening
 from app.engines.llm.serving import Serving
+from app.engines.llm.sleeping import Sleeper
 from app.engines.omni.thinker import Thinker
+from app.protocol.sleep import TASK, SleepOrder
 from app.settings.schema import MediaConfig
 
 _decode_adapter = msgspec.json.Decoder(Adapter).decode
+_decode_order = msgspec.json.Decoder(SleepOrder).decode
 _decode_adapters = msgspec.json.Decoder(list[Adapter]).decode
 
 GENERATION = ("chat", "completion")
@@ -31,12 +34,19 @@ class Service:
 
     @classmethod
     async def create(
-        cls, frontend: Frontend, args: Namespace, instance: str, media: MediaConfig, thinker: Thinker | None = None
+        cls,
+        frontend: Frontend,
+        args: Namespace,
+        instance: str,
+        media: MediaConfig,
+        thinker: Thinker | None = None,
+        *,
+        can_sleep: bool = False,
     ) -> Service:
         """Build vLLM's application state for a running engine; `instance` names this engine in ids."""
         state = SimpleNamespace()
         await init_app_state(frontend, state, args, await frontend.get_supported_tasks())
-        return cls(frontend, state, instance, media, thinker)
+        return cls(frontend, state, instance, media, thinker, can_sleep=can_sleep)
 
     def __init__(
         self,
@@ -45,6 +55,8 @@ class Service:
         instance: str,
         media: MediaConfig,
         thinker: Thinker | None = None,
+        *,
+        can_sleep: bool = False,
     ) -> None:
         generates = getattr(state, "openai_serving_chat", None) is not None
         self._serving = Serving(frontend, state, thinker) if generates else None
@@ -52,13 +64,15 @@ class Service:
         self._listening = Listening(frontend, state, media)
         self._aligning = Aligning(frontend, media)
         self._adapters = Adapters(frontend, state.openai_serving_models)
+        self._sleeper = Sleeper(frontend) if can_sleep else None
 
     @property
     def tasks(self) -> list[str]:
         """What it answers, as Capabilities tell it."""
         generation = GENERATION if self._serving is not None else ()
         adapters = ("adapters",) if self._adapters.supported else ()
-        return [*generation, *self._documents.tasks, *self._listening.tasks, *self._aligning.tasks, *adapters]
+        sleep = () if self._sleeper is None else (TASK,)
+        return [*generation, *self._documents.tasks, *self._listening.tasks, *self._aligning.tasks, *adapters, *sleep]
 
     @property
     def generates(self) -> bool:
@@ -83,7 +97,7 @@ class Service:
             raise EngineError(Failed(400, f"this model does not serve {request.kind!r}", "invalid_request_error"))
 
     async def call(self, method: str, arguments: bytes) -> bytes:
-        """Answer a method; the adapters' take Adapter objects as JSON and answer null.
+        """Answer a method; the adapters' take Adapter objects as JSON and answer null; protocol.sleep has the others.
 
         Raises:
             EngineError: unknown method, or arguments that vLLM refuses.
@@ -97,6 +111,10 @@ class Service:
                 await self._adapters.unload(_decode_adapter(arguments).name)
             case "set_adapters" if self._adapters.supported:
                 await self._adapters.sync(_decode_adapters(arguments))
+            case "sleep" if self._sleeper is not None:
+                return msgspec.json.encode(await self._sleeper.sleep(_decode_order(arguments)))
+            case "wake_up" if self._sleeper is not None:
+                return msgspec.json.encode(await self._sleeper.wake_up())
             case _:
                 raise EngineError(Failed(404, f"this stage has no method {method!r}", "not_found_error"))
         return b"null"

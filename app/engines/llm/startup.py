@@ -93,6 +93,7 @@ class StartPlan:
         from app.engines.llm import kernels, seeds
 
         if self._cpu:
+            args.enable_sleep_mode = False  # vLLM has no allocator for it there, and refuses it
             _import_model(_architectures(args) if architectures is None else architectures)
         config = AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
         if self._sizes_cache and config.cache_config.kv_cache_memory_bytes is None:

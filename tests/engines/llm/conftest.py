@@ -32,6 +32,7 @@ async def engine() -> AsyncIterator[LlmEngine]:
         enable_auto_tool_choice=True,
         tool_call_parser="hermes",
         enable_prompt_tokens_details=True,
+        enable_sleep_mode=True,
         structured_outputs_config={"backend": "xgrammar", "disable_any_whitespace": True},
     )
     engine = LlmEngine(stage, ["tiny", "tiny-alias"])

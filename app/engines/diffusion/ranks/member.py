@@ -25,6 +25,7 @@ from app.engines.diffusion.opening import Opened, open_pipeline
 from app.engines.diffusion.options import read_options
 from app.engines.diffusion.pixels import Pixels
 from app.engines.diffusion.ranks.group import RankSpec
+from app.protocol.sleep import SleepOrder
 from app.telemetry.logging import configure_logging
 
 logger = logging.getLogger("app.diffusion")
@@ -61,6 +62,14 @@ class Member:
 
     def unload(self, name: str) -> None:
         self._opened.adapters.unload(name)
+
+    def sleep(self, order: SleepOrder) -> None:
+        assert self._opened.sleeper is not None
+        self._opened.sleeper.sleep(order)
+
+    def wake_up(self) -> None:
+        assert self._opened.sleeper is not None
+        self._opened.sleeper.wake_up()
 
     def sync(self, wanted: list[Adapter]) -> None:
         self._opened.adapters.sync(wanted)
