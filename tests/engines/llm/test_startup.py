@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,3 +83,9 @@ def test_vllm_says_as_much_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None
 def test_sockets_go_to_the_scratch_directory_where_their_names_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment(StartPlan({}, scratch="/run/omni/x"), monkeypatch)["VLLM_RPC_BASE_PATH"] == "/run/omni/x"
     assert "VLLM_RPC_BASE_PATH" not in environment(StartPlan({}, scratch="/run/" + "x" * 80), monkeypatch)
+
+
+def test_the_class_that_is_imported_is_the_one_that_vllm_will_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["Recogniser"]}')
+    for overrides, expected in (({}, ["Recogniser"]), ({"architectures": ["Aligner"]}, ["Aligner"])):
+        assert startup._architectures(Namespace(model=str(tmp_path), hf_overrides=overrides)) == expected
