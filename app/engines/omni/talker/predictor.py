@@ -51,10 +51,11 @@ class CodePredictor(nn.Module):  # type: ignore[misc]
         count = hidden.shape[0]
         rotation = self.model.rotation(self.groups, hidden)
         cache = self.model.cache(count, self.groups, hidden)
+        choice = _Choice(generators, self.lm_head[0].out_features, hidden.device)
         inputs, start, codes = torch.stack((hidden, first), dim=1), 0, []
         for index in range(self.groups - 1):
             rows = self.model(inputs, start, rotation, cache)
-            code = _choose(self.lm_head[index](rows), generators)
+            code = choice.of(self.lm_head[index](rows))
             codes.append(code)
             start += inputs.shape[1]
             inputs = self.model.codec_embedding[index](code)[:, None]
@@ -181,14 +182,22 @@ def _rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) ->
     return heads * cosines + torch.cat((-high, low), dim=-1) * sines
 
 
-def _choose(logits: torch.Tensor, generators: Sequence[torch.Generator | None]) -> torch.Tensor:
-    drawn = {row: generator for row, generator in enumerate(generators) if generator is not None}
-    best = logits.argmax(dim=-1)
-    if not drawn:
-        return best
-    count, size = logits.shape
-    top_k = torch.full((count,), min(TOP_K, size), device=logits.device)
-    top_p = torch.full((count,), TOP_P, device=logits.device)
-    probabilities = apply_top_k_top_p(logits.float(), top_k, top_p).softmax(dim=-1)
-    greedy = torch.tensor([generator is None for generator in generators], device=logits.device)
-    return torch.where(greedy, best, random_sample(probabilities, drawn))
+class _Choice:
+    """How the codes of rows are chosen: drawn, or the likeliest where there is no generator."""
+
+    def __init__(self, generators: Sequence[torch.Generator | None], size: int, device: torch.device) -> None:
+        count = len(generators)
+        self._drawn = {row: generator for row, generator in enumerate(generators) if generator is not None}
+        self._top_k = min(TOP_K, size)
+        self._top_p = torch.full((count,), TOP_P, device=device)
+        self._greedy = torch.tensor([generator is None for generator in generators], device=device)
+
+    def of(self, logits: torch.Tensor) -> torch.Tensor:
+        """Codes [n] of logits [n, codes]."""
+        best = logits.argmax(dim=-1)
+        if not self._drawn:
+            return best
+        # vLLM changes it in place.
+        top_k = torch.full(best.shape, self._top_k, device=logits.device)
+        probabilities = apply_top_k_top_p(logits.float(), top_k, self._top_p).softmax(dim=-1)
+        return torch.where(self._greedy, best, random_sample(probabilities, self._drawn))
