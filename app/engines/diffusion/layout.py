@@ -17,6 +17,8 @@ _DEGREES = (
 )
 """Arguments whose product is the number of ranks, apart from sharding."""
 
+_QUANTIZED = ("quantization_config", "diffusion_quantization_config")
+
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """The dimensions of the ranks, outermost first: the guidance passes, then one of sequence, tensor or nothing.
@@ -110,6 +112,9 @@ def _sharding_problems(given: dict[str, Any], found: Layout, product: int) -> It
             f"--hsdp-replicate-size {found.replicate} times --hsdp-shard-size {found.shard} must be the number of GPUs "
             f"of the stage, {max(product, int(given.get('num_gpus') or 1))}"
         )
+    in_part = given.get("enable_broadcast_weight_load") or given.get("hsdp_weight_load_strategy") == "pre_sharded"
+    if in_part and any(given.get(name) for name in ("quantization", *_QUANTIZED)):
+        yield "weights that are quantized as they are read cannot be read in part; leave one of the two out"
     if given.get("enable_broadcast_weight_load") and given.get("hsdp_weight_load_strategy") == "pre_sharded":
         yield "--enable-broadcast-weight-load and --hsdp-weight-load-strategy pre_sharded exclude each other"
 

@@ -20,6 +20,7 @@ from app.engines.diffusion.checkpoint import INDEX, Checkpoint, find_class, init
 from app.engines.diffusion.load_arguments import FLAG, load_arguments
 from app.engines.diffusion.offload import offload_config
 from app.engines.diffusion.options import DiffusionOptions
+from app.engines.diffusion.parts import modules
 from app.engines.diffusion.precision import Dtypes, choose_dtype, default_of, name_of
 from app.engines.diffusion.scratch import passing_directory
 from app.engines.diffusion.vision_processor import ImageProcessor
@@ -34,11 +35,12 @@ _IMAGE_AND_VIDEO = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor")
 class _Plan(msgspec.Struct, frozen=True):
     """Everything that is known before a weight is read.
 
-    `whole`: the one file that the model is, where it holds more than a denoiser. `files`: components that are a file of
-    their own, by name.
+    `rank`: which one of the stage's ranks this is. `whole`: the one file that the model is, where it holds more than a
+    denoiser. `files`: components that are a file of their own, by name.
     """
 
     options: DiffusionOptions
+    rank: int
     checkpoint: Checkpoint
     cls: Any
     arguments: dict[str, Any]
@@ -48,7 +50,7 @@ class _Plan(msgspec.Struct, frozen=True):
     files: dict[str, Path]
 
 
-def load(options: DiffusionOptions, model: str, progress: Say) -> Any:
+def load(options: DiffusionOptions, model: str, progress: Say, *, rank: int = 0) -> Any:
     """The pipeline at `model`, a directory or file of this machine, on its device unless offload_config() is set.
 
     `progress` is told what is about to happen, such as how much memory the weights need.
@@ -60,17 +62,28 @@ def load(options: DiffusionOptions, model: str, progress: Say) -> Any:
     diffusers_logging.disable_progress_bar()
     transformers.logging.disable_progress_bar()
     with passing_directory("omni-pipeline-") as scratch:
-        plan = _plan(options, Path(model), scratch)
+        plan = _plan(options, Path(model), scratch, rank)
         pipe = _dummy(plan, progress) if options.diffusion_load_format == "dummy" else _from_files(plan, progress)
     if options.diffusion_load_format == "custom_pipeline":
         custom.set_attributes(pipe, options.custom_pipeline_args)
     pipe.set_progress_bar_config(disable=True)
     if offload_config(options) is None and getattr(pipe, "hf_device_map", None) is None:
-        pipe.to(plan.device)
+        _move(pipe, plan.device)
     return pipe
 
 
-def _plan(options: DiffusionOptions, path: Path, scratch: Path) -> _Plan:
+def _move(pipe: Any, device: torch.device) -> None:
+    """To the device, but for parts whose weights come when they have been split over ranks."""
+    parts = modules(pipe).values()
+    if not any(parameter.is_meta for part in parts for parameter in part.parameters()):
+        pipe.to(device)
+        return
+    for part in parts:
+        if not any(parameter.is_meta for parameter in part.parameters()):
+            part.to(device)
+
+
+def _plan(options: DiffusionOptions, path: Path, scratch: Path, rank: int) -> _Plan:
     checkpoint = _checkpoint(options, path, scratch)
     cls = _pipeline_class(options, checkpoint, path)
     arguments = load_arguments(options.diffusers_load_kwargs, init_parameters(cls))
@@ -82,7 +95,7 @@ def _plan(options: DiffusionOptions, path: Path, scratch: Path) -> _Plan:
         files[gguf[0]] = Path(gguf[1])
     if path.is_file() and whole is None:
         files[singlefile.denoiser_name(checkpoint)] = path
-    return _Plan(options, checkpoint, cls, arguments, dtype, device, whole, files)
+    return _Plan(options, rank, checkpoint, cls, arguments, dtype, device, whole, files)
 
 
 def _checkpoint(options: DiffusionOptions, path: Path, scratch: Path) -> Checkpoint:
@@ -172,6 +185,10 @@ def _loaded_apart(plan: _Plan) -> dict[str, Any]:
     parts: dict[str, Any] = {
         name: singlefile.load_denoiser(file, name, checkpoint, dtype) for name, file in plan.files.items()
     }
+    if plan.options.use_hsdp or plan.options.text_encoder_tp_size > 1:
+        from app.engines.diffusion.ranks.weights import read_in_part
+
+        parts |= read_in_part(plan.options, checkpoint, dtype, plan.rank)
     if plan.options.auxiliary_text_encoder:
         parts |= auxiliary_encoder(plan.options.auxiliary_text_encoder, plan.cls, checkpoint, dtype)
     if importlib.util.find_spec("torchvision") is None:

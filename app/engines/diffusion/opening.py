@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,9 +59,9 @@ def open_pipeline(
 
     device = rank_device(options.device, rank, compute_device(options.device))
     options = msgspec.structs.replace(options, device=str(device))
-    shares = Shares(join(meeting, rank, shared, device))
+    shares = Shares(join(meeting, rank, shared, device), Path(stage.model))
     say = logger.info if rank == 0 else logger.debug
-    return _opened(options, partial(load, options, stage.model), say, group, shares)
+    return _opened(options, partial(load, options, stage.model, rank=rank), say, group, shares)
 
 
 def _opened(

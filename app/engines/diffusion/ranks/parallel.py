@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +15,14 @@ from torch.distributed.fsdp import fully_shard
 
 from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.parts import denoisers
+from app.engines.diffusion.ranks import weights
 from app.engines.diffusion.ranks.world import World
 
 
-def split(pipe: Any, options: DiffusionOptions, world: World) -> Iterator[str]:
+def split(pipe: Any, options: DiffusionOptions, checkpoint_part: Callable[[str], Path], world: World) -> Iterator[str]:
     """Split sequences, layers or weights of the denoisers, as the options say; yields what was done.
+
+    `checkpoint_part` is where a component's files lie.
 
     Raises:
         ValueError: the model cannot be split so; says which models can.
@@ -30,7 +34,7 @@ def split(pipe: Any, options: DiffusionOptions, world: World) -> Iterator[str]:
         if layout.tensor > 1:
             yield _split_layers(name, model, world)
         if world.shards is not None:
-            yield _shard(name, model, world)
+            yield _shard(name, model, options, checkpoint_part(name), world)
 
 
 def _split_sequence(name: str, model: Any, options: DiffusionOptions, world: World) -> str:
@@ -72,12 +76,18 @@ def _split_layers(name: str, model: Any, world: World) -> str:
     return f"the layers of {name} are split over {world.layout.tensor} ranks"
 
 
-def _shard(name: str, model: torch.nn.Module, world: World) -> str:
+def _shard(name: str, model: torch.nn.Module, options: DiffusionOptions, files: Path, world: World) -> str:
     """Each block is gathered when it is its turn; what no block holds stays gathered from the first call on."""
+    broadcast = options.enable_broadcast_weight_load
+    whole = dict(model.state_dict()) if broadcast and world.rank == 0 else {}
     blocks = [block for blocks in model.children() if isinstance(blocks, torch.nn.ModuleList) for block in blocks]
     for block in blocks:
         fully_shard(block, mesh=world.shards)
     fully_shard(model, mesh=world.shards)
+    if broadcast:
+        weights.fill_by_broadcast(model, whole)
+    elif options.hsdp_weight_load_strategy == "pre_sharded":
+        weights.fill_from_files(model, files, world.device)
     layout = world.layout
     copies = f", {layout.replicate} times" if layout.replicate > 1 else ""
     return f"the weights of {name} are sharded over {layout.shard} ranks{copies}, {len(blocks)} blocks"

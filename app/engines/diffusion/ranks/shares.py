@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from app.engines.diffusion.options import DiffusionOptions
@@ -17,8 +18,10 @@ from app.engines.diffusion.ranks.world import World
 class Shares:
     """One rank's part of a pipeline that several ranks run together."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, model: Path) -> None:
+        """`model` is where the pipeline's files lie."""
         self._world = world
+        self._model = model
         self._guidance = Guidance(world) if world.layout.cfg > 1 else None
         self.agree = world.agree
         """What rank 0 wishes, asked by every rank at the same point."""
@@ -29,7 +32,7 @@ class Shares:
         Raises:
             ValueError: the pipeline cannot be split so.
         """
-        yield from split(pipe, options, self._world)
+        yield from split(pipe, options, self._model.joinpath, self._world)
         if self._guidance is not None:
             for model in denoisers(pipe).values():
                 self._guidance.install(model)

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -73,23 +74,26 @@ def _play(rank: int, world: int, case: list[Any]) -> Result:
     options = DiffusionOptions(dtype="float32", device="cpu", **engine)
     found = layout(engine)
     assert found.world == world, found
-    pipe = load(options, model, lambda line: None)
+    whole = load(DiffusionOptions(dtype="float32", device="cpu"), model, lambda line: None)
+    pipe = load(options, model, lambda line: None, rank=rank)
     name = next(iter(denoisers(pipe)))
-    part = getattr(pipe, name)
-    before = _parameters(pipe)
-    with _counted(part) as calls, _counted(pipe.vae.decoder) as tiles:
-        if options.vae_parallel_mode == "tile" and options.vae_patch_parallel_size > 1:
-            pipe.vae.enable_tiling()
-            pipe.vae.tile_sample_min_size, pipe.vae.tile_latent_min_size = 32, 32 // pipe.vae_scale_factor
-        expected = _drawn(pipe, arguments)
+    if options.vae_parallel_mode == "tile" and options.vae_patch_parallel_size > 1:
+        for vae in (whole.vae, pipe.vae):
+            vae.enable_tiling()
+            vae.tile_sample_min_size, vae.tile_latent_min_size = 32, 32 // pipe.vae_scale_factor
+    with _counted(getattr(whole, name)) as calls, _counted(whole.vae.decoder) as tiles:
+        expected = _drawn(whole, arguments)
         alone, tiles_alone = calls[0], tiles[0]
-    with _counted(part) as calls, _counted(pipe.vae.decoder) as tiles:
-        shares = Shares(World(rank, found, CPU))
+    with _counted(getattr(pipe, name)) as calls, _counted(pipe.vae.decoder) as tiles:
+        shares = Shares(World(rank, found, CPU), Path(model))
         tune(pipe, options, shares.split(pipe, options))
         with shares.during(pipe, arguments):
             made = _drawn(pipe, arguments)
         return Result(
-            float(np.abs(made - expected).max()), calls[0] / alone, _parameters(pipe) / before, tiles[0] / tiles_alone
+            float(np.abs(made - expected).max()),
+            calls[0] / alone,
+            _parameters(pipe) / _parameters(whole),
+            tiles[0] / tiles_alone,
         )
 
 

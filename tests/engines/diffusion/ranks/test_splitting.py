@@ -36,6 +36,17 @@ TWO: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "weights": ("flux", {"use_hsdp": True, "hsdp_shard_size": 2}, {}),
     "weights, video": ("wan", {"use_hsdp": True, "hsdp_shard_size": 2}, FRAMES),
     "weights and guidance": ("qwenimage", {"use_hsdp": True, "cfg_parallel_size": 2}, TRUE),
+    "weights, read in part": (
+        "flux",
+        {"use_hsdp": True, "hsdp_shard_size": 2, "hsdp_weight_load_strategy": "pre_sharded"},
+        {},
+    ),
+    "weights, read by one": (
+        "wan",
+        {"use_hsdp": True, "hsdp_shard_size": 2, "enable_broadcast_weight_load": True},
+        FRAMES,
+    ),
+    "text encoder": ("qwenimage", {"cfg_parallel_size": 2, "text_encoder_tp_size": 2}, TRUE),
     "tiles": ("sd", {"cfg_parallel_size": 2, "vae_patch_parallel_size": 2}, GUIDED),
     "pictures of a batch": (
         "sd",
