@@ -31,9 +31,7 @@ def take_keys(server: ServerConfig, given: Mapping[str, Given], origins: dict[st
     server.api_keys = list(dict.fromkeys([*server.api_keys, *keys]))
 
 
-def take_token(
-    master: MasterConfig, given: Mapping[str, Given], origins: dict[str, str], problems: list[str]
-) -> None:
+def take_token(master: MasterConfig, given: Mapping[str, Given], origins: dict[str, str], problems: list[str]) -> None:
     """Read --omni-token-file; one secret has one place."""
     file = given.get("omni_token_file")
     if file is None:
