@@ -79,7 +79,12 @@ SAMPLES = {
     "ssl-ca-certs": str(CERTIFICATE),
     "ssl-cert-reqs": "2",
     "speaker-embeddings": '{"image": "2.npy"}',
+    **dict.fromkeys(
+        ("cfg-parallel-size", "vae-patch-parallel-size", "text-encoder-tp-size", "num-gpus", "hsdp-replicate-size"), "2"
+    ),
 }
+RAY = {"worker_backend": "ray", "omni_master_port": 7000, "omni_token": "t"}
+SHARDED = {"use_hsdp": True, "hsdp_shard_size": 2}
 TLS = {"ssl_certfile": str(CERTIFICATE), "ssl_keyfile": str(KEY), "ssl_ca_certs": str(CERTIFICATE)}
 COMPANIONS = dict.fromkeys((*TLS, "ssl_cert_reqs"), TLS) | {
     "enable_auto_tool_choice": {"tool_call_parser": "hermes"},
@@ -91,6 +96,12 @@ COMPANIONS = dict.fromkeys((*TLS, "ssl_cert_reqs"), TLS) | {
     "enable_cache_dit_summary": {"cache_backend": "cache_dit"},
     "lora_backend": {"lora_path": ["/usr"]},
     "lora_scale": {"lora_path": ["/usr"]},
+    **dict.fromkeys(("worker_backend", "ray_address"), RAY),
+    **dict.fromkeys(("vae_patch_parallel_size", "text_encoder_tp_size", "num_gpus"), {"cfg_parallel_size": 2}),
+    **dict.fromkeys(
+        (*SHARDED, "hsdp_replicate_size", "hsdp_weight_load_strategy", "enable_broadcast_weight_load"), SHARDED
+    ),
+    "ulysses_mode": {"ulysses_degree": 2},
     "custom_pipeline_args": {"diffusion_load_format": "custom_pipeline"},
 }
 """What else has to be given for the flag to be accepted."""
