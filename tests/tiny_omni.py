@@ -238,6 +238,7 @@ def qwen3_omni_moe(directory: Path, *, speaks: bool = True, endless: bool = Fals
     model = transformers.Qwen3OmniMoeForConditionalGeneration(config).eval()
     _legible(model.thinker.lm_head, tokenizer, end=0.0 if endless else 1.5)
     if speaks:
+        _fill_experts(model.talker)
         _articulate(model.talker.codec_head, stops=() if endless else (config.talker_config.codec_eos_token_id,))
         model.talker.get_input_embeddings().weight.data.normal_(std=0.5)
         _audible(model.code2wav.decoder[-1].conv, lambda: model.code2wav(torch.arange(64).reshape(1, 4, 16)))
@@ -437,6 +438,15 @@ def _expressive(dit: torch.nn.Module) -> None:
             module.weight.normal_(std=module.in_features**-0.5)
         elif isinstance(module, torch.nn.Embedding):
             module.weight.normal_()
+
+
+@torch.no_grad()
+def _fill_experts(talker: torch.nn.Module) -> None:
+    """transformers leaves them as the memory was: zeros at best. With this seed some speech ends, and some does not."""
+    numbers = torch.Generator().manual_seed(3)
+    for name, parameter in talker.named_parameters():
+        if ".experts." in name:
+            parameter.normal_(std=0.2, generator=numbers)
 
 
 @torch.no_grad()
