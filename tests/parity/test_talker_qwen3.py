@@ -87,6 +87,8 @@ def test_the_oracle_can_tell_mistakes(
     assert max(thought.prompt for thought in thoughts.values()) > BUDGET
     assert min(len(frames) for frames in expected.values()) < LIMIT == max(len(frames) for frames in expected.values())
     assert max(len(thought.ids) - thought.prompt for thought in thoughts.values()) + 4 < LIMIT
+    experts = [weight for name, weight in reference.model.talker.named_parameters() if ".experts." in name]
+    assert min(weight.abs().mean() for weight in experts) > 0.05, "the experts say nothing"
     for name, thought in thoughts.items():
         frames = expected[name]
         assert len({tuple(frame) for frame in frames}) > 8, name
