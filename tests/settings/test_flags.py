@@ -43,7 +43,7 @@ INPUTS = {
 }
 """Flags that say where settings come from; their tests are in the files of those who read them."""
 
-DONE_PARTS = {1, 2, 3, 4, 5}
+DONE_PARTS = {1, 2, 3, 4, 5, 6, 7}
 """Parts of the project that have landed: no flag may be planned for one of them any more."""
 
 WORKING = [flag for flag in flags() if flag.status == "works"]
