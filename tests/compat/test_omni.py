@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import wave
 from base64 import b64decode
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection
 
 from tests.clusters import held_refs
-from tests.compat.wire import JSON, metric
+from tests.compat.wire import metric
 from tests.faults import talks
 from tests.parity.speaking import SEED, TALKER, VOICE, Speaker, Spoken
 from tests.parity.thinking import chats
@@ -33,8 +34,8 @@ FAMILIES = ("qwen2_5_omni", "qwen3_omni_moe")
 TOKENS = 24
 INPUTS = ("text", "audio", "image")
 AT_ONCE = 16
-LONG = 400
-"""Tokens of an answer that is still being written when its sound begins."""
+LONG = {"qwen2_5_omni": 400, "qwen3_omni_moe": 150}
+"""Tokens of an answer that is still being written when its sound begins: after three dozen codec frames, and four."""
 
 
 class Omni:
@@ -188,7 +189,7 @@ def test_sixteen_at_once_begin_to_speak_before_they_have_ended_to_think(omni: Om
     def order(number: int) -> list[str]:
         more = {"ignore_eos": True, **omni.heard(talker=TALKER[omni.kind] | {"max_tokens": 60})["extra_body"]}
         heard = {**omni.heard("pcm16"), "extra_body": more}
-        body = asked(max_tokens=LONG, stream=True, seed=number) | {"temperature": 1.0}
+        body = asked(max_tokens=LONG[omni.kind], stream=True, seed=number) | {"temperature": 1.0}
         came = []
         for chunk in omni.client.chat.completions.create(**body, **heard):
             for choice in chunk.choices:
@@ -223,16 +224,21 @@ def test_who_asked_at_the_same_time_gets_their_own(omni: Omni, expected: dict[st
 
 
 def test_the_examples_of_the_page(omni: Omni, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without chance, and no longer than they have to be: random weights find no end."""
     page = (ROOT / "docs" / "omni.md").read_text()
-    asked_for = re.findall(r"-d '(.*?)'", page, re.DOTALL)
-    assert len(asked_for) == 2
-    for body in asked_for:
-        answer = httpx.post(f"{omni.server.url}/v1/chat/completions", content=body, headers=JSON, timeout=120)
+    talker = {"temperature": 0, "max_tokens": 40}
+    commands = [json.loads(body) for body in re.findall(r"-d '(.*?)'", page, re.DOTALL)]
+    assert len(commands) == 2
+    for body in commands:
+        own = body.get("sampling_params_list", [{}, {}, None])
+        body["sampling_params_list"] = [{"max_tokens": TOKENS, "temperature": 0} | own[0], own[1] | talker, own[2]]
+        answer = httpx.post(f"{omni.server.url}/v1/chat/completions", json=body, timeout=60)
         assert answer.json()["choices"][0]["message"]["audio"]["data"], answer.text
     [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
+    short = f"max_tokens={TOKENS}, temperature=0, extra_body={{'sampling_params_list': [None, {talker}]}}, stream=True"
     here = example.replace("http://127.0.0.1:8091", omni.server.url).replace("Qwen/Qwen2.5-Omni-7B", "tiny")
-    exec(compile(here, "omni.md", "exec"), {})
+    monkeypatch.chdir(tmp_path)
+    exec(compile(here.replace("stream=True", short), "omni.md", "exec"), {})
     assert len(samples_of((tmp_path / "answer.pcm").read_bytes())) > 0
 
 
@@ -270,7 +276,7 @@ def test_parameters_of_a_stage_are_judged_where_they_stand(omni: Omni, position:
 
 def test_clients_that_leave_leave_nothing(omni: Omni) -> None:
     """When they have seen the first text, or heard the first sound."""
-    body = asked(max_tokens=LONG, stream=True) | {"temperature": 1.0, "ignore_eos": True}
+    body = asked(max_tokens=LONG[omni.kind], stream=True) | {"temperature": 1.0, "ignore_eos": True}
     heard = {"modalities": ["text", "audio"], "audio": {"format": "pcm16"}}
 
     def leave(number: int) -> None:
@@ -304,7 +310,7 @@ async def test_a_realtime_talk_is_heard_answered_and_interrupted(omni: Omni) -> 
         assert answered["status"] in ("completed", "incomplete")
         assert answered["output"][0]["content"][0]["text"]
         assert answered["usage"]["input_tokens"] > 20, "sound is tokens"
-        long = {"max_output_tokens": LONG, "temperature": 1, "output_modalities": ["audio"]}
+        long = {"max_output_tokens": LONG[omni.kind], "temperature": 1, "output_modalities": ["audio"]}
         await talks.send(socket, "session.update", session=long)
         ends = [await interrupted(socket) for _ in range(3)]
         assert {"type": "cancelled", "reason": "turn_detected"} in ends
