@@ -45,6 +45,7 @@ REGISTRY: list[m.Message] = [
     m.Adapters([ADAPTER]),
     m.KeepAdapter(ADAPTER),
     m.DropAdapter(0, "name"),
+    m.SetAsleep(0, 2),
     m.Drain(1.5),
     m.Bye("reason"),
     m.Gone("tcp://[::1]:5", "exit code 1"),

@@ -326,7 +326,7 @@ async def test_invocations(client: httpx.AsyncClient) -> None:
         ({"sampling_params_list": [{}, {}, {"x": 1}]}, "sampling_params_list[2]"),
         ({"sampling_params_list": [{"messages": []}]}, "sampling_params_list[0].messages"),
         ({"sampling_params_list": [{}, {"voice": "x"}]}, "sampling_params_list[1].voice"),
-        ({"sampling_params_list": [{}, {"zzz": 1}]}, "audio.zzz"),
+        ({"sampling_params_list": [{}, {"zzz": 1}]}, "sampling_params_list[1].zzz"),
     ],
 )
 async def test_refused(client: httpx.AsyncClient, served: Served, fields: dict[str, Any], param: str) -> None:

@@ -168,7 +168,10 @@ def test_a_pipeline_that_cannot_run_is_refused_with_one_sentence(name: str, mode
         ("duplex_session: {max_sessions: 0}", "x.yaml: duplex_session: Expected `int` >= 1"),
         ("stages: [{stage_id: 0, silence_ban_frames: 1}]", "stages[0].silence_ban_frames: a setting of Qwen3-TTS"),
         ("stages: [{stage_id: 0, vae_use_tiling: 1}]", "stages[0].vae_use_tiling: expected true or false, got 1"),
-        ("stages: [{stage_id: 0, use_hsdp: on}]", "stages[0].use_hsdp: this version does not have it yet"),
+        (
+            "stages: [{stage_id: 0, diffusion_streaming_output: on}]",
+            "stages[0].diffusion_streaming_output: this version does not have it yet",
+        ),
         ("stages: [{stage_id: 0, runtime: {seed: 1}}]", "stages[0].runtime: only devices, num_replicas and env belong"),
     ],
 )

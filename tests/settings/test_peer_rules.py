@@ -20,7 +20,7 @@ REFUSED = [
     (4, "serve demo --api-server-count 0", "flag --workers: must be at least 1, got 0"),
     (5, "serve demo --headless --stage-id 0 -omp 1 -asc 1", "exclude each other"),
     (6, "serve demo --api-server-count 2 --stage-id 0", "--omni-master-port is missing: where stages 1 ("),
-    (8, "serve demo --worker-backend ray", LATER),
+    (8, "serve demo --worker-backend ray", "give --omni-master-address and --omni-master-port, where they reach"),
     (10, "serve demo --enable-elastic-ep", "one replica is one engine here"),
     (13, "headless demo --stage-id 0 -omp 1 --omni-dp-size-local 0", "must be at least 1, got 0"),
     (14, "serve demo --omni-dp-size-local 2", "--omni-dp-size-local is for the stage of --stage-id"),
