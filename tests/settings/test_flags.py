@@ -84,6 +84,7 @@ SAMPLES = {
     ),
 }
 RAY = {"worker_backend": "ray", "omni_master_port": 7000, "omni_token": "t"}
+GUIDED = {"cfg_parallel_size": 2}
 SHARDED = {"use_hsdp": True, "hsdp_shard_size": 2}
 TLS = {"ssl_certfile": str(CERTIFICATE), "ssl_keyfile": str(KEY), "ssl_ca_certs": str(CERTIFICATE)}
 COMPANIONS = dict.fromkeys((*TLS, "ssl_cert_reqs"), TLS) | {
@@ -97,7 +98,7 @@ COMPANIONS = dict.fromkeys((*TLS, "ssl_cert_reqs"), TLS) | {
     "lora_backend": {"lora_path": ["/usr"]},
     "lora_scale": {"lora_path": ["/usr"]},
     **dict.fromkeys(("worker_backend", "ray_address"), RAY),
-    **dict.fromkeys(("vae_patch_parallel_size", "text_encoder_tp_size", "num_gpus"), {"cfg_parallel_size": 2}),
+    **dict.fromkeys(("vae_patch_parallel_size", "text_encoder_tp_size", "num_gpus"), GUIDED),
     **dict.fromkeys(
         (*SHARDED, "hsdp_replicate_size", "hsdp_weight_load_strategy", "enable_broadcast_weight_load"), SHARDED
     ),

@@ -9,8 +9,6 @@ from click.testing import CliRunner
 
 from app.cli import cli
 
-LATER = "this version does not have it yet: it comes with part"
-
 REFUSED = [
     (1, "headless demo --stage-id 0", "--omni-master-port is missing"),
     (1, "serve demo --headless --stage-id 0 -oma 127.0.0.1", "--omni-master-port is missing"),
