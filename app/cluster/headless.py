@@ -22,7 +22,7 @@ from app.cluster.rundir import StartupError
 from app.cluster.supervisor import BACKOFF_S, STEADY_S
 from app.cluster.transport import Channel, dealer, local_address_towards, new_context, tcp_address
 from app.engines.spec import EXIT_FAILED, EXIT_REFUSED, ReplicaSpec
-from app.settings.devices import device_sets
+from app.settings.devices import device_sets, is_further_node
 from app.settings.schema import Settings, StageConfig
 
 logger = logging.getLogger("app.cluster")
@@ -39,6 +39,10 @@ def run(settings: Settings, stage_id: int) -> int:
     stage = next((x for x in settings.stages if x.stage_id == stage_id), None)
     if stage is None:
         raise StartupError(f"there is no stage {stage_id}: the pipeline has {[x.stage_id for x in settings.stages]}")
+    if is_further_node(stage):
+        where = f"{stage.engine_args['master_addr']}"
+        sys.stderr.write(f"stage {stage_id} ({stage.name}): a node of the replica whose first one is at {where}\n")
+        return asyncio.run(_Headless(settings, [LocalReplica(_node(settings, stage))], None).serve())
     specs = _specs(settings, stage)
     what = "a replica" if len(specs) == 1 else f"{len(specs)} replicas"
     sys.stderr.write(f"stage {stage_id} ({stage.name}): {what} for the master at {specs[0].registry}\n")
@@ -51,23 +55,32 @@ def _specs(settings: Settings, stage: StageConfig) -> list[ReplicaSpec]:
         host = master.replica_address or local_address_towards(master.address, master.port)
     except OSError as error:
         raise StartupError(f"cannot find a route to the master {master.address}:{master.port}: {error}") from error
-    return [
-        ReplicaSpec(
-            stage=msgspec.structs.replace(stage, devices=devices),
-            replica_id=-1,
-            registry=tcp_address(master.address, master.port),
-            bind=replica_endpoint(host, master.token),
-            token=master.token,
-            encrypt=master.encrypt,
-            served_model_names=settings.served_model_names,
-            shutdown_timeout=master.shutdown_timeout,
-            slow_client_timeout=settings.server.slow_client_timeout_s,
-            media=settings.media,
-            log=settings.log,
-            parent_pid=os.getpid(),
-        )
-        for devices in device_sets(stage, master.local_replicas or 1)
-    ]
+    registry, bind = tcp_address(master.address, master.port), replica_endpoint(host, master.token)
+    sets = device_sets(stage, master.local_replicas or 1)
+    return [_spec(settings, msgspec.structs.replace(stage, devices=devices), registry, bind) for devices in sets]
+
+
+def _node(settings: Settings, stage: StageConfig) -> ReplicaSpec:
+    """It talks to nobody but the first node: that one has joined the server."""
+    return _spec(settings, stage, "", "")
+
+
+def _spec(settings: Settings, stage: StageConfig, registry: str, bind: str) -> ReplicaSpec:
+    master = settings.master
+    return ReplicaSpec(
+        stage=stage,
+        replica_id=-1,
+        registry=registry,
+        bind=bind,
+        token=master.token,
+        encrypt=master.encrypt,
+        served_model_names=settings.served_model_names,
+        shutdown_timeout=master.shutdown_timeout,
+        slow_client_timeout=settings.server.slow_client_timeout_s,
+        media=settings.media,
+        log=settings.log,
+        parent_pid=os.getpid(),
+    )
 
 
 async def _serve(settings: Settings, specs: list[ReplicaSpec]) -> int:
@@ -83,10 +96,10 @@ async def _serve(settings: Settings, specs: list[ReplicaSpec]) -> int:
 class _Headless:
     """Keeps the replicas alive; the first signal lets them finish what runs, the second ends them at once.
 
-    `line` leads to the master, which is told of their deaths: the kernel tells us at once.
+    `line` leads to the master, which is told of their deaths: the kernel tells us at once. None: it knows nothing of them.
     """
 
-    def __init__(self, settings: Settings, replicas: list[LocalReplica], line: Channel) -> None:
+    def __init__(self, settings: Settings, replicas: list[LocalReplica], line: Channel | None) -> None:
         self._replicas = replicas
         self._line = line
         self._grace_s = settings.master.shutdown_timeout
@@ -124,7 +137,8 @@ class _Headless:
         while True:
             began = time.monotonic()
             code = await self._live(replica)
-            self._line.send([m.encode(m.Gone(replica.notices.address, describe_exit(code)))])
+            if self._line is not None:
+                self._line.send([m.encode(m.Gone(replica.notices.address, describe_exit(code)))])
             if code == EXIT_REFUSED:
                 return EXIT_REFUSED
             if time.monotonic() - began > STEADY_S:

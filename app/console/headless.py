@@ -14,6 +14,7 @@ from app.cluster.headless import run as run_replica
 from app.cluster.rundir import StartupError
 from app.console.progress import Progress
 from app.settings import engines
+from app.settings.devices import is_further_node
 from app.settings.flags import flags
 from app.settings.models import prepare
 from app.settings.problems import ConfigError
@@ -36,7 +37,7 @@ def run(typed: Mapping[str, Any]) -> int:
     if stage_id is None:
         ids = ", ".join(str(stage.stage_id) for stage in settings.stages)
         raise ConfigError([f"--stage-id is missing: which stage to run; this model has {ids}"])
-    if not settings.master.port:
+    if not settings.master.port and not any(map(is_further_node, settings.local_stages)):
         raise ConfigError(["--omni-master-port is missing: the port that the server was given with the same flag"])
     if missing := list(engines.problems(settings.local_stages)):
         raise ConfigError(missing)

@@ -13,7 +13,7 @@ from app.demo.text import DemoUnavailableError
 from app.demo.voice import demo_voice
 from app.settings import platforms
 from app.settings.capabilities import summarize
-from app.settings.devices import world_size
+from app.settings.devices import ranks
 from app.settings.hub import Hub
 from app.settings.inspection import Hints, inspect
 from app.settings.schema import Settings, StageConfig
@@ -143,7 +143,10 @@ _OTHER_WEIGHTS = ("*.onnx", "*.bin", "*.pt")
 
 
 def _share(stage: StageConfig, weights: Weights) -> int:
-    return -(-weights.size // (world_size(stage) // int(stage.engine_args.get("data_parallel_size") or 1)))
+    whole = 1  # ranks that have all the weights of their layers
+    for size in ("data_parallel_size", "prefill_context_parallel_size"):
+        whole *= int(stage.engine_args.get(size) or 1)
+    return -(-weights.size // (ranks(stage) // whole))
 
 
 def _files(stage: StageConfig) -> Path | None:

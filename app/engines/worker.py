@@ -30,6 +30,7 @@ from app.engines.adapters import AdapterSync
 from app.engines.base import Engine
 from app.engines.clients import Clients
 from app.engines.spec import EXIT_FAILED, EXIT_REFUSED, ReplicaSpec
+from app.settings.devices import is_further_node
 from app.settings.engines import engine_of
 from app.settings.schema import stage_digest
 from app.telemetry.logging import configure_logging
@@ -280,6 +281,17 @@ async def _main(spec: ReplicaSpec) -> int:
     return await Replica(spec).serve()
 
 
+async def _further_node(spec: ReplicaSpec) -> int:
+    if spec.registry:
+        sys.stderr.write(
+            "ConfigError: --node-rank above 0 is for `omni-app headless`: a server has the first host of a replica\n"
+        )
+        return EXIT_FAILED
+    from app.engines.llm.node import Node
+
+    return await Node(spec).serve()
+
+
 def main() -> None:
     line = sys.stdin.buffer.readline()
     if not line:
@@ -292,7 +304,7 @@ def main() -> None:
     noise.silence()
     os.environ.update(spec.stage.env)
     try:
-        code = uvloop.run(_main(spec))
+        code = uvloop.run(_further_node(spec) if is_further_node(spec.stage) else _main(spec))
     except zmq.ZMQError as error:
         sys.stderr.write(f"cannot listen on {spec.bind}: {error}\n")
         code = EXIT_FAILED

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from app.settings.problems import near
+
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
 
@@ -56,6 +58,23 @@ KEYS: dict[str, Any] = {
 SHARED_MEMORY = "SharedMemoryConnector"
 """The connector of vllm-omni that does what is done here in any case."""
 
+_STORE = "a Mooncake store and its metadata server beside this one"
+_YUANRONG = "Huawei's openYuanrong datasystem, for Ascend NPUs"
+OTHER_CONNECTORS = {
+    "MooncakeStoreConnector": _STORE,
+    "MooncakeConnector": _STORE,
+    "MooncakeTransferEngineConnector": "Mooncake's transfer engine on both hosts, for RDMA between registered buffers",
+    "MoriTransferEngineConnector": "AMD's MORI on both hosts, for RDMA or xGMI between their GPUs",
+    "NixlConnector": "NVIDIA's NIXL with UCX on both hosts, which moves tensors between GPUs without this server",
+    "YuanrongConnector": _YUANRONG,
+    "YuanrongTransferEngineConnector": _YUANRONG,
+}
+"""The other connectors of vllm-omni, and what each needs that this server does not use."""
+_INSTEAD = (
+    f"between processes of one host data goes through shared memory ({SHARED_MEMORY}), between hosts straight from "
+    "replica to replica over TCP, in both cases without a connector: remove it"
+)
+
 CHUNKS = ("codec_chunk_frames", "initial_codec_chunk_frames", "codec_left_context_frames")
 """Settings of a connector that say how a vocoder cuts what it is fed: they become arguments of that stage's engine."""
 
@@ -90,10 +109,11 @@ def refusal(key: str, value: Any) -> str:
 def _of_connectors(connectors: dict[str, Connector]) -> str:
     for name, connector in connectors.items():
         if connector.name != SHARED_MEMORY:
-            return (
-                f"{name}: {connector.name} is not there: between processes of one host data goes through shared "
-                f"memory ({SHARED_MEMORY}), between hosts straight from replica to replica; remove it"
-            )
+            what = OTHER_CONNECTORS.get(connector.name)
+            if what is None:
+                known = [SHARED_MEMORY, *OTHER_CONNECTORS]
+                return f"{name}: there is no connector {connector.name}{near(connector.name, known)}; {_INSTEAD}"
+            return f"{name}: {connector.name} is not here: it needs {what}; {_INSTEAD}"
         if others := [key for key in connector.extra if key not in CHUNKS]:
             return (
                 f"{name}.extra: {', '.join(others)} are settings of models that vllm-omni runs in its own way; remove "

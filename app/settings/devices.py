@@ -9,17 +9,37 @@ from app.engines.diffusion.layout import layout
 from app.settings.schema import StageConfig
 from app.settings.values import parse
 
-_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+_SIZES = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "prefill_context_parallel_size",
+    "data_parallel_size",
+)
 
 
-def world_size(stage: StageConfig) -> int:
-    """How many devices one replica of a stage needs."""
+def ranks(stage: StageConfig) -> int:
+    """How many devices one replica of a stage needs, on all its hosts."""
     if stage.kind == "diffusion":
         return layout(stage.engine_args).world
     world = 1
     for size in _SIZES:
         world *= int(stage.engine_args.get(size) or 1)
     return world
+
+
+def world_size(stage: StageConfig) -> int:
+    """How many devices one replica of a stage needs on each of its hosts."""
+    return max(1, ranks(stage) // nodes(stage))
+
+
+def nodes(stage: StageConfig) -> int:
+    """How many hosts one replica of a stage spans."""
+    return int(stage.engine_args.get("nnodes") or 1) if stage.kind == "llm" else 1
+
+
+def is_further_node(stage: StageConfig) -> bool:
+    """Whether this host only computes for a replica whose first node is another host."""
+    return stage.kind == "llm" and int(stage.engine_args.get("node_rank") or 0) > 0
 
 
 def device_sets(stage: StageConfig, replicas: int) -> list[str]:

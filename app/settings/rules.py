@@ -11,6 +11,7 @@ from app.media.policy import HostList
 from app.settings.access import check_origins
 from app.settings.devices import world_size
 from app.settings.rules_diffusion import diffusion_problems
+from app.settings.rules_nodes import node_problems
 from app.settings.rules_omni import talker_problems, vocoder_problems
 from app.settings.rules_speech import speech_problems
 from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig, StageConfig
@@ -40,6 +41,7 @@ def check(settings: Settings, problems: list[str]) -> None:
     problems += _reach(settings.master)
     problems += _hosts(settings)
     problems += _ray(settings.master)
+    problems += node_problems(settings)
     problems += _log(settings.log)
     for stage in settings.stages:
         where = f"stage {stage.stage_id} ({stage.name})"

@@ -208,13 +208,17 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return [stage for stage in self.stages if only not in (None, stage.stage_id)]
 
 
+NODE_ARGUMENTS = ("nnodes", "node_rank", "master_addr", "master_port")
+"""Engine arguments that say on which hosts one replica of a language model runs, and which of them this one is."""
+
+
 def stage_digest(stage: StageConfig) -> str:
     """Digest of what must be equal on all hosts for replicas of one stage.
 
     Not devices, counts, environment and caches, nor what only the server acts on: how the stage gets its input. Nor
     what depends on the kind of device: a server without a GPU has stages on hosts with one.
     """
-    left_out = {"download_dir", *stage.per_platform}
+    left_out = {"download_dir", *NODE_ARGUMENTS, *stage.per_platform}
     same = msgspec.structs.replace(
         stage,
         model=stage.source or stage.model,

@@ -161,10 +161,24 @@ _CONNECTORS = {
 }
 
 _OF_QWEN3_TTS = "a setting of Qwen3-TTS, which cannot run here; remove it"
+_OF_PAIRS = (
+    "a stage that only prefills and one that only decodes need a GPU connector between their caches (NIXL, Mooncake), "
+    "which this server does not drive; remove it and give the stage num_replicas, with lb_policy: session-affinity "
+    "so that prompts find their prefix in a cache, and enable_chunked_prefill so that a long prompt holds up no others"
+)
+_OF_CACHES = (
+    "no picture stage here reads the cache of a language model (BAGEL and its like); remove it and let the language "
+    "model write the prompt: sources and prompt_template of the picture stage"
+)
 REFUSED_KEYS = {
     "subtalker_sampling_params": _OF_QWEN3_TTS,
     "silence_ban_frames": _OF_QWEN3_TTS,
     "default_pooling_params": comes_later(8),
+    "is_prefill_only": _OF_PAIRS,
+    "is_decode_only": _OF_PAIRS,
+    "omni_kv_config": _OF_CACHES,
+    "omni_from_stage": _OF_CACHES,
+    "omni_to_stage": _OF_CACHES,
 }
 """Keys of a stage that no stage that runs can have."""
 

@@ -6,7 +6,7 @@ from app.settings.flags import Flag
 from app.settings.table_engine import ENGINE_FLAGS
 from app.settings.vllm_arguments import VLLM_ARGUMENTS
 
-_HOSTS = "vLLM's own way over several machines; run `omni-app headless` on each of them"
+_HOSTS = "the engines of one replica run on one host; for more hosts run `omni-app headless` on each of them"
 _RANKS = "one replica is one engine here; for more engines give the stage num_replicas in the deploy file"
 _SERVER = "belongs to vLLM's own HTTP server, which does not run here"
 
@@ -20,10 +20,6 @@ REFUSED = {
     "data-parallel-address": _HOSTS,
     "data-parallel-rpc-port": _HOSTS,
     "data-parallel-backend": _HOSTS,
-    "master-addr": f"{_HOSTS}, with --omni-master-address",
-    "master-port": f"{_HOSTS}, with --omni-master-port",
-    "nnodes": _HOSTS,
-    "node-rank": _HOSTS,
     "enable-elastic-ep": _RANKS,
     "elastic-ep-max-dp-size": _RANKS,
     "enable-scale-out": _RANKS,

@@ -274,7 +274,7 @@ def test_edges_may_stand_apart_as_in_files_of_vllm_omni(tmp_path: Path) -> None:
         ("edges: [{from: 0, to: 1, window_size: 3}]", "edges: what may wait between two stages is bounded in bytes by"),
         (
             "connectors: {a: {name: NixlConnector}}",
-            "connectors: a: NixlConnector is not there: between processes of one",
+            "connectors: a: NixlConnector is not here: it needs NVIDIA's NIXL with UCX on both hosts",
         ),
         (
             "connectors: {a: {name: SharedMemoryConnector, extra: {codec_streaming: true}}}",

@@ -276,7 +276,12 @@ class StepMeter(StatLoggerBase):  # type: ignore[misc]
 
     def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
         self.steps = 0
-        self.running = 0
+        self._running: dict[int, int] = {}
+
+    @property
+    def running(self) -> int:
+        """Sequences that run, in all engines of data_parallel_size."""
+        return sum(self._running.values())
 
     def record(
         self,
@@ -288,7 +293,7 @@ class StepMeter(StatLoggerBase):  # type: ignore[misc]
         """Called by vLLM after every step."""
         self.steps += 1
         if scheduler_stats is not None:
-            self.running = scheduler_stats.num_running_reqs
+            self._running[engine_idx] = scheduler_stats.num_running_reqs
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""

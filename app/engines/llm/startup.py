@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cluster.rundir import SOCKET_PATH_LIMIT
+from app.cluster.transport import local_address_towards
 from app.engines.llm import plugin
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from vllm.config import VllmConfig
 
+DEFAULT_PORT = 29501
+"""vLLM's default of --master-port."""
 _SOCKET_NAME = "/" + "0" * 36
 """vLLM names its sockets by a UUID."""
 _LEAST_CACHE_BYTES = 512 << 20
@@ -43,6 +46,7 @@ class StartPlan:
         self._log_level = log_level
         self._scratch = scratch
         self._cpu = is_cpu_build()
+        self._address = _own_address(engine_args)
         self._one_process = self._cpu and not any(name in engine_args for name in _PARALLELISM)
         self._eager = self._cpu and not any(name in engine_args for name in _COMPILATION)
         self._sizes_cache = self._cpu and not {"kv_cache_memory_bytes", "gpu_memory_utilization"} & engine_args.keys()
@@ -59,6 +63,8 @@ class StartPlan:
         environment = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
         if self._scratch and len(self._scratch) + len(_SOCKET_NAME) <= SOCKET_PATH_LIMIT:
             environment["VLLM_RPC_BASE_PATH"] = self._scratch  # a killed replica's sockets go with the run directory
+        if self._address:
+            environment["VLLM_HOST_IP"] = self._address  # else vLLM takes the route to the internet
         if not self._cpu:
             # As `vllm serve` does: a fork would inherit whatever the replica did to the device.
             return environment | {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
@@ -79,10 +85,13 @@ class StartPlan:
             chosen["enforce_eager"] = True
         return chosen
 
-    def configure(self, args: Namespace, architectures: Sequence[str] | None = None) -> VllmConfig:
+    def configure(
+        self, args: Namespace, architectures: Sequence[str] | None = None, *, headless: bool = False
+    ) -> VllmConfig:
         """vLLM's configuration, ready for AsyncLLM; checks the model's files.
 
         `architectures`: the names of the model's classes, None for those in its config.json or in hf_overrides.
+        `headless`: for workers whose EngineCore runs on another host.
 
         Raises:
             Exception: whatever vLLM finds wrong with arguments or model.
@@ -95,7 +104,8 @@ class StartPlan:
         if self._cpu:
             args.enable_sleep_mode = False  # vLLM has no allocator for it there, and refuses it
             _import_model(_architectures(args) if architectures is None else architectures)
-        config = AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        engine_args = AsyncEngineArgs.from_cli_args(args)
+        config = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER, headless=headless)
         if self._sizes_cache and config.cache_config.kv_cache_memory_bytes is None:
             config.cache_config.kv_cache_memory_bytes = _modest_cache(config)
         if self._one_process:
@@ -104,6 +114,18 @@ class StartPlan:
                 kernels.install(config)
             seeds.install()
         return config
+
+
+def _own_address(engine_args: dict[str, Any]) -> str:
+    """Where the other hosts of the replica reach this one; "" if there are none.
+
+    Raises:
+        OSError: there is no route to the first one.
+    """
+    if int(engine_args.get("nnodes") or 1) == 1:
+        return ""
+    first, port = engine_args["master_addr"], int(engine_args.get("master_port") or DEFAULT_PORT)
+    return local_address_towards(first, port) if engine_args.get("node_rank") else str(first)
 
 
 def _architectures(args: Namespace) -> list[str]:
