@@ -21,9 +21,9 @@ from app.engines.llm.chat import ChatServing, PreparedChat
 from app.engines.llm.completion import CompletionServing, PreparedStream, WholeText
 from app.engines.llm.errors import bad_request, engine_dead, raise_if_error, refusal
 from app.engines.llm.events import Json, ResponseReader, TextSink
-from app.engines.llm.frontend import Batch, Frontend, Watcher
+from app.engines.llm.frontend import Batch, Frontend
 from app.engines.llm.media import locate
-from app.engines.omni.thinker import Thinker
+from app.engines.omni.thinker import Handover, Thinker
 from app.media.errors import MediaError
 
 _CLIENT_NAMES = {"max_tokens": "max_completion_tokens"}
@@ -65,9 +65,15 @@ class Serving:
                 raise handover.error or error from error
             await handover.complete()
 
-    async def _answer(self, request: Request, watcher: Watcher | None = None) -> None:
+    async def _answer(self, request: Request, handover: Handover | None = None) -> None:
         prompt = "messages" if request.kind == "chat" else "prompt"
-        batch = Batch(self._frontend, lambda: request.emit(Accepted()), watcher)
+
+        def accept() -> None:
+            request.emit(Accepted())
+            if handover is not None:
+                handover.accept()
+
+        batch = Batch(self._frontend, accept, handover)
         try:
             with batch:
                 await (self._answer_chat if request.kind == "chat" else self._answer_completion)(request, batch)

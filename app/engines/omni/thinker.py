@@ -92,7 +92,8 @@ class Handover:
     """Hands the rows of one generation on, each position once and in order.
 
     vLLM may compute a position too many after the last token (async scheduling, stop strings), so a row waits for the
-    token that was sampled from it: both are of one step. Text is never held back. What goes wrong is said to `stop`.
+    token that was sampled from it: both are of one step. Text is never held back, and no row goes before `accept`. What
+    goes wrong is said to `stop`.
     """
 
     def __init__(self, request: Request) -> None:
@@ -107,7 +108,7 @@ class Handover:
         self._arrived = 0
         self._waiting: deque[Rows] = deque()
         self._complete = asyncio.Event()
-        self._finished = False
+        self._accepted = self._finished = False
 
     def begin(self, prompt: list[int], params: SamplingParams) -> None:
         """Tap the one generation of the request, that `params` are for."""
@@ -120,6 +121,11 @@ class Handover:
         params.extra_args = {**(params.extra_args or {}), TAP_KEY: self.key}
         params.skip_reading_prefix_cache = True  # what is read from the cache is not computed, and would be missing
         params.output_kind = RequestOutputKind.DELTA  # tokens as they come, also where the answer is sent as a whole
+
+    def accept(self) -> None:
+        """The request has been accepted: rows that vLLM was quicker with go on now."""
+        self._accepted = True
+        self._hand_on()
 
     def see(self, output: RequestOutput) -> None:
         """What vLLM has generated; called from its output loop."""
@@ -139,6 +145,8 @@ class Handover:
         self._hand_on()
 
     def _hand_on(self) -> None:
+        if not self._accepted:
+            return
         known = self._prompt + max(self._tokens - 1, 0)
         while self.error is None and self._waiting and self._next < known:
             rows = self._waiting.popleft()

@@ -22,12 +22,13 @@ PROMPT = [7, 8, 9]
 
 
 def handover() -> tuple[Handover, Recorder, list[Exception]]:
-    """One whose generation has begun, what it hands on, and what it says has gone wrong."""
+    """One whose generation has been accepted, what it hands on, and what it says has gone wrong."""
     request = Recorder("chat", b"{}", wants_tensors=True)
     made = Handover(request)
     errors: list[Exception] = []
     made.stop = errors.append
     made.begin(PROMPT, SamplingParams())
+    made.accept()
     return made, request, errors
 
 
@@ -69,6 +70,20 @@ def test_rows_of_the_prompt_go_on_at_once_and_others_with_their_tokens() -> None
     made.see(output(21))
     assert handed(request)[2:] == [([20], b"\3")]
     assert [("mrope_positions" in tensors) for tensors in request.handed_on] == [True, False, False]
+
+
+@pytest.mark.asyncio
+async def test_nothing_goes_on_before_the_request_is_accepted() -> None:
+    """EngineCore may be quicker than whoever handed the request to it, above all when it has just been woken."""
+    request = Recorder("chat", b"{}", wants_tensors=True)
+    made = Handover(request)
+    made.begin(PROMPT, SamplingParams())
+    made.take(rows(0, 3))
+    made.see(output(20, finished=True))
+    assert request.handed_on == []
+    made.accept()
+    assert handed(request) == [([7, 8, 9], b"\0\1\2")]
+    await made.complete()
 
 
 @pytest.mark.asyncio
