@@ -33,7 +33,7 @@ def objection(register: m.Register, stage: StageConfig | None, known: list[int],
             "(compare `omni-app config` on both hosts)"
         )
     if stage.kind == "llm" and register.names != names:
-        theirs, ours = (", ".join(known) for known in (register.names, names))
+        theirs, ours = ", ".join(register.names), ", ".join(names)
         return f"it serves {what} as {theirs}, the master as {ours}: give both the same --served-model-name"
     ours = engine_of(stage)
     if ours and register.engine and register.engine != ours:

@@ -31,6 +31,7 @@ class Roster:
         return len(self._members)
 
     def values(self) -> ValuesView[Member]:
+        """All that are there, those that are down not among them."""
         return self._members.values()
 
     def add(self, member: Member) -> None:

@@ -29,7 +29,8 @@ async def sleep(orchestrator: Orchestrator, asked: SleepRequest) -> SleepAnswer:
     try:
         acks = [ack for stage in stages for ack in await _tell(orchestrator, stage, "sleep", order)]
     except ApiError:
-        await wake_up(orchestrator, WakeRequest(awake)) if awake else None
+        if awake:
+            await wake_up(orchestrator, WakeRequest(awake))
         raise
     return SleepAnswer("SUCCESS", acks)
 
