@@ -45,7 +45,8 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
 
     A `refused` flag is known and never accepted; `reason` says why and what to use. A `planned` one comes with `part`
     of the project. `needs` tells which hardware a flag is for. `never`: values of users of vllm-omni that no engine
-    here can honour, with why and what to use.
+    here can honour, with why and what to use. `prefix`: of its environment variable, where another flag has the
+    plain one.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     part: int = 0
     reason: str = ""
     needs: str = ""
+    prefix: str = ""
 
     @property
     def key(self) -> str:
@@ -82,7 +84,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def variable(self) -> str:
         """Its environment variable."""
-        return "OMNI_" + self.name.removeprefix("omni-").replace("-", "_").upper()
+        return "OMNI_" + self.prefix + self.name.removeprefix("omni-").replace("-", "_").upper()
 
     @property
     def options(self) -> list[str]:

@@ -45,6 +45,9 @@ _OWN = {flag.name for flag in ENGINE_FLAGS} | {
     "log-level",
 }
 
+_MEETING = frozenset({"master-addr", "master-port"})
+"""Where the hosts of one replica meet; OMNI_MASTER_PORT is the port of the server's master."""
+
 _SHARED = frozenset({"quantization-config"})
 """Arguments that a diffusion stage takes as well."""
 
@@ -64,6 +67,7 @@ def _rows() -> list[Flag]:
                     status="refused" if name in REFUSED else "works",
                     reason=REFUSED.get(name, ""),
                     secret=name == "hf-token",
+                    prefix="VLLM_" if name in _MEETING else "",
                     help="",
                 )
             )
