@@ -1,4 +1,4 @@
-"""Rows of the flag table for diffusion stages. What needs several GPUs, or other kernels, is planned."""
+"""Rows of the flag table for diffusion stages. What needs videos, or other kernels, is planned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.engines.diffusion.options import CacheBackend
 from app.settings.flags import Flag
 from app.settings.values import ValueKind
 
-_MANY_GPUS = 8
+_LATER = 8
 
 
 def _row(name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
@@ -17,7 +17,7 @@ def _row(name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
 
 
 def _planned(name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
-    return _row(name, kind, help, status="planned", part=_MANY_GPUS, **more)
+    return _row(name, kind, help, status="planned", part=_LATER, **more)
 
 
 LOADING = (
