@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 
 from app.settings.devices import is_further_node, ranks, world_size
+from app.settings.flags import by_key
 from app.settings.resolve import ConfigError, examine
 from app.settings.schema import Settings, stage_digest
 
@@ -33,6 +35,23 @@ def test_each_host_has_its_part_of_the_devices(model: str) -> None:
     resolved(model, **TWO, stage_overrides={"0": {"devices": "0,1,2,3"}})
     with pytest.raises(ConfigError, match="is 4: name 4"):
         resolved(model, **TWO, stage_overrides={"0": {"devices": "0,1"}})
+
+
+NODES = {"nnodes": 2, "node_rank": 1, "master_addr": "10.0.0.1", "master_port": 29600}
+
+
+def test_they_arrive_from_everywhere(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "deploy.yaml"
+    file.write_text(json.dumps({"stages": [{"stage_id": 0, "tensor_parallel_size": 2, **NODES}]}))
+    variables = {by_key()[name].variable: str(value) for name, value in NODES.items()}
+    assert {"OMNI_VLLM_MASTER_ADDR", "OMNI_VLLM_MASTER_PORT"} <= variables.keys(), "OMNI_MASTER_PORT is the master's"
+    for typed, environ in (
+        (NODES | {"tensor_parallel_size": 2}, {}),
+        ({"tensor_parallel_size": 2}, variables),
+        ({"deploy_config": str(file)}, {}),
+    ):
+        arguments = examine({"model": model, **typed}, environ).settings.stages[0].engine_args
+        assert NODES.items() <= arguments.items()
 
 
 def test_a_replica_joins_wherever_its_nodes_are(model: str) -> None:
