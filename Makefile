@@ -20,7 +20,7 @@ check: setup
 	@$(BIN)/mypy
 
 test: check
-	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/pytest -n 2 --no-loadscope-reorder
 
 soak: setup
 	@$(BIN)/python -m bench.soak

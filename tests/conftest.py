@@ -10,29 +10,46 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from app.cluster.identity import Server
 from app.cluster.rundir import RunDir
 from tests.servers import wait_for
 
+# Two lines of tests share two cores. Also: the number of threads changes the last bits of what torch computes, and tests
+# compare what it does on an engine's thread with what it does on theirs.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 WHOLE_SERVERS = ("faults", "compat", "cluster", "routes/test_metrics.py", "engines/test_worker.py", "console")
 """Tests of real processes against the clock."""
 
 
-@pytest.hookimpl(tryfirst=True)
+def _line(place: str) -> str:
+    """What runs one after the other: whole servers, which mostly wait; and each folder of the rest, which shares."""
+    return "servers" if place.startswith(WHOLE_SERVERS) else place.rpartition("/")[0]
+
+
+class Lines(LoadScopeScheduling):
+    """Lines of tests side by side (`pytest -n 2`). Under pytest 9.2 xdist's own `loadgroup` does not see its groups."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _line(nodeid.partition("::")[0].removeprefix("tests/"))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lines:
+    return Lines(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two lines of tests side by side: whole servers, which mostly wait, one after the other, first; and the rest, a
-    folder at a time, for what its tests share. A whole server that fails is tried once more, and pytest says so."""
+    """Whole servers come first. They share two cores with what runs beside them: one that fails is tried once more, and
+    pytest says so."""
     here = Path(__file__).parent
     for item in items:
-        place = item.path.relative_to(here)
-        if place.as_posix().startswith(WHOLE_SERVERS):
+        if _line(item.path.relative_to(here).as_posix()) == "servers":
             item.add_marker(pytest.mark.flaky(reruns=1))
-            item.add_marker(pytest.mark.xdist_group("servers"))
-        else:
-            item.add_marker(pytest.mark.xdist_group(place.parent.as_posix()))
     items.sort(key=lambda item: item.get_closest_marker("flaky") is None)
 
 

@@ -65,7 +65,7 @@ def test_so_many_threads_read(sharded: Path, readers: dict[str, set[int]]) -> No
     me = threading.get_ident()
     assert max(readers["pools"]) == 3  # no more than there are files
     assert me not in readers["diffusers"] | readers["transformers"]
-    assert 1 <= len(readers["diffusers"]) <= 3
+    assert readers["diffusers"]  # of several pools, one after another
 
 
 def test_one_after_another(sharded: Path, readers: dict[str, set[int]]) -> None:
