@@ -1,4 +1,4 @@
-"""`omni-app status` and `omni-app scale`: the stages and replicas of a running server, and how many there shall be."""
+"""The commands status and scale: the stages and replicas of a running server, and how many there shall be."""
 
 from __future__ import annotations
 

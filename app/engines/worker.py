@@ -58,7 +58,7 @@ def build_engine(spec: ReplicaSpec) -> Engine:
         case "diffusion":
             from app.engines.diffusion.engine import DiffusionEngine
 
-            return DiffusionEngine(spec.stage, spec.media, spec.scratch)
+            return DiffusionEngine(spec.stage, spec.media, spec.scratch, spec.log)
         case "speech":
             from app.engines.speech.engine import SpeechEngine
 

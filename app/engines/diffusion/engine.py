@@ -17,7 +17,7 @@ from app.engines.diffusion.layout import layout
 from app.engines.diffusion.options import DiffusionOptions, read_options
 from app.engines.diffusion.ranks.group import Group
 from app.media.fetch import MediaFetcher
-from app.settings.schema import MediaConfig, StageConfig
+from app.settings.schema import LogConfig, MediaConfig, StageConfig
 
 if TYPE_CHECKING:
     from app.engines.diffusion.service import Service
@@ -34,12 +34,19 @@ class DiffusionEngine:
     Kinds: image, image_edit, image_variation, of which the body is a PictureTask; or sound, a SoundTask.
     """
 
-    def __init__(self, stage: StageConfig, media: MediaConfig | None = None, scratch: str = "") -> None:
+    def __init__(
+        self,
+        stage: StageConfig,
+        media: MediaConfig | None = None,
+        scratch: str = "",
+        log: LogConfig | None = None,
+    ) -> None:
         """Raises ValueError: an engine argument of the stage is wrong."""
         self._stage = stage
         self._options = read_options(stage)
         self._fetcher = MediaFetcher(media or MediaConfig())
         self._scratch = scratch
+        self._log = log or LogConfig()
         self._threads: ThreadPoolExecutor | None = None
         self._lanes: list[Future[None]] = []
         self._service: Service | None = None
@@ -80,7 +87,7 @@ class DiffusionEngine:
             return await loop.run_in_executor(threads, _load, self._stage, self._options, self._fetcher, None)
         # On the thread that stays: the kernel ends the ranks with it.
         scratch = Path(self._scratch or tempfile.gettempdir())
-        group = self._group = await loop.run_in_executor(threads, Group, self._stage, shared, scratch)
+        group = self._group = await loop.run_in_executor(threads, Group, self._stage, shared, scratch, self._log)
         broken = asyncio.Event()
 
         def tell() -> None:

@@ -44,13 +44,13 @@ class RankSpec(msgspec.Struct):
     parent_pid: int
     command: int
     meeting: str
-    log: LogConfig = msgspec.field(default_factory=LogConfig)
+    log: LogConfig
 
 
 class Group:
     """Used by who has the `turn`; `broken`, why it cannot go on, may be read by anybody."""
 
-    def __init__(self, stage: StageConfig, layout: Layout, scratch: Path) -> None:
+    def __init__(self, stage: StageConfig, layout: Layout, scratch: Path, log: LogConfig) -> None:
         """Start the other ranks; they load the model while this one does."""
         self.meeting = scratch / f"ranks-{os.getpid()}-{time.monotonic_ns()}"
         self.broken = ""
@@ -61,13 +61,13 @@ class Group:
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             for rank in range(1, layout.world):
-                self._start(stage, rank)
+                self._start(stage, rank, log)
         except BaseException:
             self.close()
             raise
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
-    def _start(self, stage: StageConfig, rank: int) -> None:
+    def _start(self, stage: StageConfig, rank: int, log: LogConfig) -> None:
         ours, theirs = Pipe()
         try:
             process = subprocess.Popen(
@@ -80,7 +80,7 @@ class Group:
             theirs.close()
         self._pipes.append(ours)
         self._processes.append(process)
-        spec = RankSpec(stage, rank, os.getpid(), descriptor, str(self.meeting))
+        spec = RankSpec(stage, rank, os.getpid(), descriptor, str(self.meeting), log)
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(spec) + b"\n")
         process.stdin.flush()
