@@ -9,13 +9,13 @@ from litestar import Request, Response, get, post
 from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import Parameter
 
-from app.pipeline.sleeping import sleep, wake_up
+from app.pipeline.sleeping import sleep, turn, wake_up
 from app.protocol.decoding import BodyDecoder, refuse_repeated_keys
 from app.protocol.sleep import SleepAnswer, SleepMode, SleepRequest, WakeRequest
 from app.routes.auth import require_admin
 from app.routes.body import json_body
 from app.routes.openapi import ERRORS, Body, operation
-from app.routes.state import orchestrator
+from app.routes.state import orchestrator, sleep_lock
 from app.routes.submission import refuse_while_stopping
 
 _sleep = BodyDecoder(SleepRequest)
@@ -48,7 +48,7 @@ class Sleeping(msgspec.Struct):
 )
 async def sleep_stages(request: Request[Any, Any, Any]) -> SleepAnswer:
     """They take no requests until they are woken."""
-    return await sleep(orchestrator(request.app), await _asked(request, _sleep))
+    return await _put_to_sleep(request, await _asked(request, _sleep))
 
 
 @post(
@@ -61,14 +61,14 @@ async def sleep_stages(request: Request[Any, Any, Any]) -> SleepAnswer:
 )
 async def wake_stages(request: Request[Any, Any, Any]) -> SleepAnswer:
     """They take requests when this is answered."""
-    return await wake_up(orchestrator(request.app), await _asked(request, _wake))
+    return await _wake_up(request, await _asked(request, _wake))
 
 
 @post("/sleep", status_code=200, operation_id="sleepEngine", summary="As vLLM: all stages sleep", **_ADMIN)
 async def sleep_all(request: Request[Any, Any, Any], level: _Level = 1, mode: SleepMode = "abort") -> Response[None]:
     """The same as /v1/omni/sleep for all stages that can."""
     refuse_while_stopping(request)
-    await sleep(orchestrator(request.app), SleepRequest(level=level, mode=mode))
+    await _put_to_sleep(request, SleepRequest(level=level, mode=mode))
     return Response(None, status_code=200)
 
 
@@ -76,7 +76,7 @@ async def sleep_all(request: Request[Any, Any, Any], level: _Level = 1, mode: Sl
 async def wake_all(request: Request[Any, Any, Any]) -> Response[None]:
     """The same as /v1/omni/wakeup for all stages."""
     refuse_while_stopping(request)
-    await wake_up(orchestrator(request.app), WakeRequest())
+    await _wake_up(request, WakeRequest())
     return Response(None, status_code=200)
 
 
@@ -84,6 +84,16 @@ async def wake_all(request: Request[Any, Any, Any]) -> Response[None]:
 async def is_sleeping(request: Request[Any, Any, Any]) -> Sleeping:
     """From memory."""
     return Sleeping(bool(orchestrator(request.app).membership.asleep))
+
+
+async def _put_to_sleep(request: Request[Any, Any, Any], asked: SleepRequest) -> SleepAnswer:
+    async with turn(sleep_lock(request.app)):
+        return await sleep(orchestrator(request.app), asked)
+
+
+async def _wake_up(request: Request[Any, Any, Any], asked: WakeRequest) -> SleepAnswer:
+    async with turn(sleep_lock(request.app)):
+        return await wake_up(orchestrator(request.app), asked)
 
 
 async def _asked(request: Request[Any, Any, Any], decoder: BodyDecoder[Any]) -> Any:

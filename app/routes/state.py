@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from litestar import Litestar
 
     from app.pipeline.orchestrator import Orchestrator
@@ -48,6 +50,11 @@ def uploads(app: Litestar) -> set[asyncio.Timeout]:
 def generated(app: Litestar) -> GeneratedFiles:
     """The files that wait to be fetched, those of the server's other API workers too."""
     return cast("GeneratedFiles", _state(app).generated)
+
+
+def sleep_lock(app: Litestar) -> Path:
+    """The lock of whoever puts stages to sleep or wakes them; all API workers of the server have the same."""
+    return cast("Path", _state(app).sleep_lock)
 
 
 def voices(app: Litestar) -> Voices:

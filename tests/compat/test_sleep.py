@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -83,6 +84,21 @@ def test_135_running_requests_end_as_the_mode_says(server: Server) -> None:
         assert post(server, "/v1/omni/sleep", {"mode": mode}).status_code == 200
         assert streams.join() == {outcome: 8}
         assert post(server, "/wake_up").status_code == 200
+    assert post(server, "/v1/chat/completions", CHAT).status_code == 200
+
+
+def test_orders_of_two_administrators_are_carried_out_one_after_the_other(server: Server) -> None:
+    with ThreadPoolExecutor(8) as admins:
+        streams = Streams(server, 2, stub={"tokens": 30, "token_s": 0.1}, headers=KEY).wait_begun()
+        slept = admins.submit(post, server, "/v1/omni/sleep", {"mode": "wait"})
+        wait_for(lambda: all(states(server)), 5, "all workers to know")
+        assert post(server, "/v1/omni/wakeup").json()["status"] == "SUCCESS"
+        assert slept.result(0.5).status_code == 200, "it was woken before it slept"
+        assert streams.join() == {"done": 2}
+        orders = [("/v1/omni/sleep", {"level": level}) for level in (1, 2)] + [("/v1/omni/wakeup", {})]
+        given = [admins.submit(post, server, *order) for order in orders * 8]
+        assert {order.result().status_code for order in given} == {200}
+    post(server, "/v1/omni/wakeup")
     assert post(server, "/v1/chat/completions", CHAT).status_code == 200
 
 
