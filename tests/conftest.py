@@ -19,8 +19,8 @@ from app.cluster.identity import Server
 from app.cluster.rundir import RunDir
 from tests.servers import wait_for
 
-# Two lines of tests share two cores. Also: the number of threads changes the last bits of what torch computes, and tests
-# compare what it does on an engine's thread with what it does on theirs.
+# Two lines of tests share two cores. Also: the number of threads changes the last bits of what torch computes, and
+# tests compare what it does on an engine's thread with what it does on theirs.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 WHOLE_SERVERS = ("faults", "compat", "cluster", "routes/test_metrics.py", "engines/test_worker.py", "console")
