@@ -99,9 +99,9 @@ class RayReplica:
         Raises:
             StartupError: there is no such cluster.
         """
-        ray = await asyncio.to_thread(_connected, self._address)
-        needs = resources(self.spec.stage, has_gpus=bool(ray.cluster_resources().get("GPU")))
-        self._tail = f"Ray has not placed it: it needs {needs}, and these are free: {ray.available_resources()}"
+        ray, there, free = await asyncio.to_thread(_connected, self._address)
+        needs = resources(self.spec.stage, has_gpus=bool(there.get("GPU")))
+        self._tail = f"Ray has not placed it: it needs {needs}, and these are free: {free}"
         placed = ray.remote(ReplicaHost).options(
             **needs, max_concurrency=8, scheduling_strategy="SPREAD", name=f"{self.name} of {os.getpid()}"
         )
@@ -163,8 +163,13 @@ def resources(stage: StageConfig, *, has_gpus: bool) -> dict[str, float]:
     return {"num_cpus": 1, "num_gpus": world if world > 1 else share}
 
 
-def _connected(address: str) -> Any:
-    """Ray, connected to the cluster at `address` ("": the one of this host), once in this process."""
+def _connected(address: str) -> tuple[Any, dict[str, float], dict[str, float]]:
+    """Ray, connected to the cluster at `address` ("": the one of this host) once in this process, and what is there and
+    what is free of the cluster's resources. Blocks, for long where the cluster is ailing: call it on a thread.
+
+    Raises:
+        StartupError: Ray is not installed, or there is no such cluster.
+    """
     if importlib.util.find_spec("ray") is None:
         raise StartupError("--worker-backend ray needs the package ray: pip install 'ray>=2.60' on every node")
     import ray
@@ -177,7 +182,7 @@ def _connected(address: str) -> Any:
         except (OSError, RuntimeError, ValueError) as error:
             where = address or "on this host (name one with --ray-address, or run `ray start --head`)"
             raise StartupError(f"there is no Ray cluster {where}: {error}") from error
-    return ray
+    return ray, ray.cluster_resources(), ray.available_resources()
 
 
 def _knock(address: str) -> None:
