@@ -5,8 +5,9 @@ import asyncio
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.output_processor import RequestOutputCollector
+from vllm.v1.metrics.stats import SchedulerStats
 
-from app.engines.llm.frontend import Generation
+from app.engines.llm.frontend import Generation, StepMeter
 
 
 def _output(text: str, *, finished: bool = False) -> RequestOutput:
@@ -49,3 +50,10 @@ async def test_iteration_merges_what_its_reader_is_late_for() -> None:
     collector.put(_output("c"))
     collector.put(_output("d", finished=True))
     assert _texts([first, *[output async for output in generation]]) == ["ab", "cd"]
+
+
+def test_the_load_of_several_engines_is_their_sum() -> None:
+    meter = StepMeter()
+    for engine, running in ((0, 2), (1, 3), (0, 1)):
+        meter.record(SchedulerStats(num_running_reqs=running), None, engine_idx=engine)
+    assert (meter.running, meter.steps) == (4, 3)
