@@ -104,14 +104,14 @@ def status(url: str, key: str, watch: bool, as_json: bool) -> None:
     show(Server(url, key), watch=watch, as_json=as_json)
 
 
-@cli.command()
+@cli.command(short_help="Change how many replicas of a stage run.")
 @click.argument("stage")
 @click.argument("replicas", type=click.IntRange(1))
 @server_options
 @click.option("--devices", default="", help="Devices of the new replicas: 2,3.")
 @click.option("--wait", default=900.0, show_default=True, help="Seconds to wait until they are there; 0: none.")
 def scale(stage: str, replicas: int, url: str, key: str, devices: str, wait: float) -> None:
-    """Run so many REPLICAS of STAGE (its id or name) on the host of a running server."""
+    """Have a running server run so many REPLICAS of STAGE (its id or name) on its host."""
     from app.console.status import scale as run
 
     run(Server(url, key), stage, replicas, devices, wait)
@@ -125,7 +125,7 @@ def version() -> None:
 
 @cli.command()
 def env() -> None:
-    """Print what to paste into a bug report: versions, devices, variables."""
+    """Print versions, devices and variables, for a bug report."""
     from app.console.environment import report
 
     click.echo(report())

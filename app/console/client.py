@@ -55,7 +55,10 @@ def _reason(error: urllib.error.HTTPError) -> str:
 def server_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of commands that ask a server."""
     key = click.option(
-        "--api-key", "key", default=lambda: os.environ.get("OMNI_API_KEY", "").split(",")[0], help="Key."
+        "--api-key",
+        "key",
+        default=lambda: os.environ.get("OMNI_API_KEY", "").split(",")[0],
+        help="Its API key.  [default: OMNI_API_KEY]",
     )
     port = os.environ.get("OMNI_PORT", _DEFAULT_PORT)
     url = click.option("--url", default=f"http://127.0.0.1:{port}", show_default=True, help="Address of the server.")

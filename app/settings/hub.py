@@ -130,5 +130,5 @@ class Hub:
     def _warn(self, model: str, reason: str) -> None:
         self._warnings.append(
             f"the hub cannot be asked about {model} ({reason}); where neither --model-class-name nor a deploy file "
-            "(speech.yaml) says what it is, it is taken for a language model"
+            "(speech.yaml, qwen2_5_omni.yaml) says what it is, it is taken for a language model"
         )
