@@ -96,7 +96,8 @@ async def _serve(settings: Settings, specs: list[ReplicaSpec]) -> int:
 class _Headless:
     """Keeps the replicas alive; the first signal lets them finish what runs, the second ends them at once.
 
-    `line` leads to the master, which is told of their deaths, of which the kernel tells us at once. None: it knows of none.
+    `line` leads to the master, which is told of their deaths, of which the kernel tells us at once; None where it knows
+    of none of them.
     """
 
     def __init__(self, settings: Settings, replicas: list[LocalReplica], line: Channel | None) -> None:

@@ -25,7 +25,7 @@ _TURN_S = 0.02
 async def turn(path: Path) -> AsyncGenerator[None, None]:
     """One order at a time, over all API workers, who share the lock at `path`.
 
-    Where a wake overtook a sleep, the master would take a stage for awake whose replicas sleep, and requests would hang.
+    Where a wake overtook a sleep, the master would take a stage for awake whose replicas sleep: its requests would hang.
     """
     lock = Lock(path)
     try:
