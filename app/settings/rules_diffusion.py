@@ -8,12 +8,14 @@ from typing import Any
 
 from app.engines.diffusion.layout import layout_problems
 from app.engines.diffusion.options import read_options
+from app.engines.diffusion.ranges import read_ranges
 from app.settings.schema import StageConfig
 
 _NEEDED = (
     ("lora_backend", "lora_path"),
     ("lora_scale", "lora_path"),
     ("diffusion_compile_dynamic", "diffusion_compile_granularity"),
+    ("host_weight_runtime_root", "host_weight_runtime_mode"),
 )
 """Arguments of which the first means nothing without the second."""
 
@@ -46,7 +48,11 @@ def diffusion_problems(stage: StageConfig) -> Iterator[str]:
         yield "--custom-pipeline-args needs --diffusion-load-format custom_pipeline"
     if given.get("lora_backend") == "distill" and any(given.get(name) for name in _QUANTIZATION):
         yield "--lora-backend distill cannot change quantized weights; use peft"
+    if given.get("host_weight_runtime_mode") == "preferred" and not given.get("host_weight_runtime_root"):
+        yield "--host-weight-runtime-mode preferred needs --host-weight-runtime-root: a directory for the copy"
     yield from _attention(given)
+    yield from _eight_bits(given)
+    yield from _graphs(given)
     yield from _cache(given)
     yield from _offload(given)
     yield from layout_problems(given)
@@ -70,6 +76,38 @@ def _attention(given: dict[str, Any]) -> Iterator[str]:
             "--diffusion-attention-backend and `default` of --diffusion-attention-config are the same setting; "
             "name one of them"
         )
+
+
+def _eight_bits(given: dict[str, Any]) -> Iterator[str]:
+    for name in ("diffusion_kv_cache_skip_steps", "diffusion_kv_cache_skip_layers"):
+        if not given.get(name):
+            continue
+        if given.get("diffusion_kv_cache_dtype") != "fp8":
+            yield f"{_option(name)} needs --diffusion-kv-cache-dtype fp8"
+        try:
+            read_ranges(given[name])
+        except ValueError as error:
+            yield f"{_option(name)}: {error}"
+    if given.get("step_execution") and given.get("diffusion_kv_cache_skip_steps"):
+        yield (
+            "--diffusion-kv-cache-skip-steps and --step-execution exclude each other: requests at different steps are "
+            "computed in one pass; --diffusion-kv-cache-skip-layers works with it"
+        )
+
+
+def _graphs(given: dict[str, Any]) -> Iterator[str]:
+    """A graph reads its weights and its input where they were when it was recorded."""
+    if not given.get("enable_cuda_graph_decode"):
+        return
+    if given.get("diffusion_compile_granularity") == "full":
+        yield "--enable-cuda-graph-decode records blocks; use --diffusion-compile-granularity regional, or leave it out"
+    if given.get("step_execution"):
+        yield "--enable-cuda-graph-decode and --step-execution exclude each other: a graph belongs to one thread"
+    if (given.get("cache_backend") or "none") != "none":
+        yield "--enable-cuda-graph-decode and --cache-backend exclude each other: a cache keeps what a graph overwrites"
+    moving = ("enable_cpu_offload", "enable_layerwise_offload", "diffusion_offload_config", "use_hsdp")
+    for name in (name for name in moving if given.get(name)):
+        yield f"--enable-cuda-graph-decode and {_option(name)} exclude each other: weights must stay where they are"
 
 
 def _cache(given: dict[str, Any]) -> Iterator[str]:

@@ -57,7 +57,13 @@ LOADING = (
         'Quantization, of all of the pipeline: {"method": "int8"}, or by part: {"transformer": {"method": "fp8"}}.',
         metavar="JSON",
     ),
-    _planned("force-cutlass-fp8", "bool", "Use CUTLASS kernels for FP8 weights.", needs="CUDA"),
+    _row(
+        "force-cutlass-fp8",
+        "bool",
+        "",
+        status="refused",
+        reason="it chooses among ModelOpt's kernels, and no checkpoint is run with those here; use --quantization fp8",
+    ),
     _row("disable-multithread-weight-load", "bool", "Read weight files one after another."),
     _row("num-weight-load-threads", "int", "Threads that read weight files. Default: 4.", least=1),
     _row("enable-broadcast-weight-load", "bool", "One GPU reads the weights for all."),
@@ -109,17 +115,25 @@ RUNNING = (
         metavar="JSON",
         aliases=("-dac",),
     ),
-    _planned("fastvideo-vsa-topk", "int", "Blocks kept by sparse video attention.", least=1),
     _row(
-        "fa-deterministic",
-        "bool",
+        "fastvideo-vsa-topk",
+        "int",
         "",
         status="refused",
-        reason="FlashAttention differs from run to run in its backward pass only, and serving has none; leave it out",
+        reason="diffusers has no sparse video attention; --diffusion-attention-backend sage is the nearest fast kernel",
     ),
-    _planned("diffusion-kv-cache-dtype", "str", "Number type of cached keys and values."),
-    _planned("diffusion-kv-cache-skip-steps", "str", "Steps without that cache, such as 0-9,20."),
-    _planned("diffusion-kv-cache-skip-layers", "str", "Layers without that cache, such as 0-9,20."),
+    _row("fa-deterministic", "bool", "Have kernels of FlashAttention give the same bits every time."),
+    _row(
+        "diffusion-kv-cache-dtype",
+        "str",
+        "Keys and values of attention: the model's own type, or 8 bits (SageAttention; fp8 needs CUDA).",
+        choices=("auto", "fp8"),
+        never=dict.fromkeys(
+            ("mxfp8", "mxfp4", "float"), "no kernel of diffusers computes attention with such numbers; use fp8"
+        ),
+    ),
+    _row("diffusion-kv-cache-skip-steps", "str", "Steps with the model's own type, from 0, such as 0-9,20."),
+    _row("diffusion-kv-cache-skip-layers", "str", "Attention layers with it, from 0, such as 0-9,20."),
     _row(
         "diffusion-compile-granularity",
         "str",
@@ -127,10 +141,10 @@ RUNNING = (
         choices=("regional", "full"),
     ),
     _row("diffusion-compile-dynamic", "bool", "Compile once for all sizes, or for each size. Default: torch decides."),
-    _planned(
+    _row(
         "enable-cuda-graph-decode",
         "bool",
-        "CUDA graphs for token decoding inside the pipeline.",
+        "Compile the denoiser's blocks with CUDA graphs. Without CUDA it has no effect.",
         needs="CUDA",
     ),
     _row(
@@ -142,7 +156,12 @@ RUNNING = (
     ),
     _row("cache-config", "json", "Settings of that cache.", metavar="JSON"),
     _row("enable-cache-dit-summary", "bool", "Log after each request how much cache_dit saved."),
-    _planned("video-output-transport", "json", "How finished frames leave the GPU."),
+    _row(
+        "video-output-transport",
+        "json",
+        'How finished pictures leave the GPU. Default: {"enable_device_postprocess": true}, rounded to bytes there.',
+        metavar="JSON",
+    ),
     _row("step-execution", "bool", "Mix requests at every step in place of whole runs."),
     _row(
         "request-batch-max-wait-ms",
@@ -184,13 +203,14 @@ OFFLOAD = (
     _planned("dlo-use-allgather", "bool", "Fetch offloaded layers together."),
     _planned("dlo-no-use-allgather", "bool", "The same as --no-dlo-use-allgather."),
     _planned("dlo-resident-layers", "int", "Layers that stay on the GPU.", least=0),
-    _planned(
+    _row(
         "host-weight-runtime-mode",
         "str",
-        "Share weights in host memory between processes.",
-        choices=("disabled", "preferred", "required"),
+        "Load from a copy of the checkpoint in --host-weight-runtime-root, which processes share, if there is room.",
+        choices=("disabled", "preferred"),
+        never={"required": "a copy that does not fit is done without; use preferred"},
     ),
-    _planned("host-weight-runtime-root", "str", "Directory of those weights.", metavar="DIR"),
+    _row("host-weight-runtime-root", "str", "Directory of that copy, such as one in /dev/shm.", metavar="DIR"),
     _planned("dlo-host-registration-limit-gib", "float", "Most host memory to pin, in GiB.", least=0),
 )
 

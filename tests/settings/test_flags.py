@@ -87,6 +87,8 @@ SAMPLES = {
     "ssl-keyfile": str(KEY),
     "ssl-ca-certs": str(CERTIFICATE),
     "ssl-cert-reqs": "2",
+    **dict.fromkeys(("diffusion-kv-cache-skip-steps", "diffusion-kv-cache-skip-layers"), "0-9,20"),
+    "video-output-transport": '{"enable_device_postprocess": false}',
     "speaker-embeddings": '{"image": "2.npy"}',
     **dict.fromkeys(
         ("cfg-parallel-size", "vae-patch-parallel-size", "text-encoder-tp-size", "num-gpus", "hsdp-replicate-size"), "2"
@@ -94,6 +96,7 @@ SAMPLES = {
 }
 RAY = {"worker_backend": "ray", "omni_master_port": 7000, "omni_token": "t"}
 GUIDED = {"cfg_parallel_size": 2}
+EIGHT_BITS = {"diffusion_kv_cache_dtype": "fp8"}
 SHARDED = {"use_hsdp": True, "hsdp_shard_size": 2}
 TLS = {"ssl_certfile": str(CERTIFICATE), "ssl_keyfile": str(KEY), "ssl_ca_certs": str(CERTIFICATE)}
 COMPANIONS = dict.fromkeys((*TLS, "ssl_cert_reqs"), TLS) | {
@@ -112,6 +115,8 @@ COMPANIONS = dict.fromkeys((*TLS, "ssl_cert_reqs"), TLS) | {
         (*SHARDED, "hsdp_replicate_size", "hsdp_weight_load_strategy", "enable_broadcast_weight_load"), SHARDED
     ),
     "ulysses_mode": {"ulysses_degree": 2},
+    **dict.fromkeys(("diffusion_kv_cache_skip_steps", "diffusion_kv_cache_skip_layers"), EIGHT_BITS),
+    "host_weight_runtime_root": {"host_weight_runtime_mode": "preferred"},
     "custom_pipeline_args": {"diffusion_load_format": "custom_pipeline"},
 }
 """What else has to be given for the flag to be accepted."""
@@ -149,7 +154,7 @@ def place(settings: Settings, flag: Flag) -> Any:
 def origin(settings: Settings, flag: Flag) -> str:
     section, _, field = flag.target.rpartition(".")
     path = {"engine": f"stages[0].engine_args.{field}", "stage": f"stages[0].{field}"}.get(section, flag.target)
-    return settings.origins[f"{path}.image" if flag.kind == "json" else path]
+    return settings.origins[f"{path}.{next(iter(flag.value(sample(flag))))}" if flag.kind == "json" else path]
 
 
 def test_names_and_variables_are_unique() -> None:

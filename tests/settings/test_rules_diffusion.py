@@ -45,6 +45,19 @@ def problems(**arguments: Any) -> list[str]:
         ({"enable_cpu_offload": True, "step_execution": True}, "use --enable-layerwise-offload"),
         ({"diffusion_offload_config": {"mode": "module"}, "step_execution": True}, "use --enable-layerwise-offload"),
         ({"enable_layerwise_offload": True, "diffusion_compile_granularity": "full"}, "regional works with it"),
+        ({"enable_cuda_graph_decode": True, "diffusion_compile_granularity": "full"}, "use --diffusion-compile-gran"),
+        ({"enable_cuda_graph_decode": True, "step_execution": True}, "a graph belongs to one thread"),
+        ({"enable_cuda_graph_decode": True, "cache_backend": "pab"}, "keeps what a graph overwrites"),
+        ({"enable_cuda_graph_decode": True, "enable_layerwise_offload": True}, "weights must stay where they are"),
+        ({"diffusion_kv_cache_skip_steps": "1"}, "needs --diffusion-kv-cache-dtype fp8"),
+        ({"diffusion_kv_cache_dtype": "fp8", "diffusion_kv_cache_skip_layers": "9-1"}, "such as 0-9,20; got '9-1'"),
+        (
+            {"diffusion_kv_cache_dtype": "fp8", "diffusion_kv_cache_skip_steps": "1", "step_execution": True},
+            "--diffusion-kv-cache-skip-layers works with it",
+        ),
+        ({"host_weight_runtime_mode": "preferred"}, "needs --host-weight-runtime-root"),
+        ({"host_weight_runtime_root": "/dev/shm"}, "--host-weight-runtime-root needs --host-weight-runtime-mode"),
+        ({"video_output_transport": {"enable_registered_shm": True}}, "unknown field `enable_registered_shm`"),
     ],
 )
 def test_what_cannot_work(arguments: dict[str, Any], told: str) -> None:

@@ -49,7 +49,7 @@ def set_attention(
     for name in {default, *by_role.values()} - {""}:
         _check_runs(_backend(name), name, device)
     for component, model in models.items():
-        layers = list(_layers(model))
+        layers = list(attention_layers(model))
         if not layers:
             raise ValueError(
                 f"the attention kernel of {component} ({type(model).__name__}) is fixed by diffusers; remove "
@@ -106,9 +106,9 @@ def _backend(name: str) -> AttentionBackendName:
 
 def _check_runs(backend: AttentionBackendName, name: str, device: torch.device) -> None:
     """Packages can be there and the kernel not made for this device: only a call tells."""
-    if problem := _problem(backend, device):
+    if problem := kernel_problem(backend, device):
         working = [other.value for other in AttentionBackendName if not _is_remote(other)]
-        usable = [other for other in working if not _problem(AttentionBackendName(other), device)]
+        usable = [other for other in working if not kernel_problem(AttentionBackendName(other), device)]
         raise ValueError(
             f"the attention kernel {name} does not run here: {problem}. These do: {', '.join(sorted(usable))}"
         )
@@ -118,7 +118,8 @@ def _is_remote(backend: AttentionBackendName) -> bool:
     return str(backend.value).endswith("_hub")
 
 
-def _problem(backend: AttentionBackendName, device: torch.device) -> str:
+def kernel_problem(backend: AttentionBackendName, device: torch.device) -> str:
+    """Why the kernel does not run here, "" if it does."""
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     shape = (1, _PROBE_TOKENS, _PROBE_HEADS, _PROBE_DIM)
     query, key, value = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(3))
@@ -131,7 +132,7 @@ def _problem(backend: AttentionBackendName, device: torch.device) -> str:
     return ""
 
 
-def _layers(model: torch.nn.Module) -> Iterator[Any]:
+def attention_layers(model: torch.nn.Module) -> Iterator[Any]:
     """The attention layers whose kernel can be chosen."""
     for module in model.modules():
         if isinstance(module, Attention | MochiAttention | AttentionModuleMixin) and hasattr(

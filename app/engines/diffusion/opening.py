@@ -13,6 +13,8 @@ import msgspec
 from app.engines.device import compute_device
 from app.engines.diffusion.batching import RowQueue
 from app.engines.diffusion.caches import request_caches
+from app.engines.diffusion.eightbits import eight_bits
+from app.engines.diffusion.hostweights import kept
 from app.engines.diffusion.layout import layout
 from app.engines.diffusion.loading import Say, load
 from app.engines.diffusion.lora import Adapters
@@ -51,17 +53,17 @@ def open_pipeline(
         ValueError: an option cannot be had with this pipeline.
         Exception: diffusers' reason why the pipeline cannot be loaded.
     """
-    shared = layout(stage.engine_args)
+    model, shared = kept(options, stage.model), layout(stage.engine_args)
     if shared.world == 1:
-        return _opened(options, partial(load, options, stage.model), logger.info)
+        return _opened(options, partial(load, options, model), logger.info)
     from app.engines.diffusion.ranks.shares import Shares
     from app.engines.diffusion.ranks.world import join, rank_device
 
     device = rank_device(options.device, rank, compute_device(options.device))
     options = msgspec.structs.replace(options, device=str(device))
-    shares = Shares(join(meeting, rank, shared, device), Path(stage.model))
+    shares = Shares(join(meeting, rank, shared, device), Path(model))
     say = logger.info if rank == 0 else logger.debug
-    return _opened(options, partial(load, options, stage.model, rank=rank), say, group, shares)
+    return _opened(options, partial(load, options, model, rank=rank), say, group, shares)
 
 
 def _opened(
@@ -74,16 +76,37 @@ def _opened(
     pipe = load_with(say)
     for line in tune(pipe, options, shares.split(pipe, options) if shares else ()):
         say(line)
+    if (kernels := eight_bits(pipe, options, compute_device(options.device))) is not None:
+        say(f"{len(kernels)} attention layers compute with keys and values of 8 bits")
     offer = survey(pipe, options)
     adapters = Adapters(pipe, options)
     device, reload = compute_device(options.device), partial(load_with, say)
     sleeper = Sleeper(pipe, device, reload) if options.enable_sleep_mode else None
     profiler = Profiler(pipe) if options.enable_diffusion_pipeline_profiler else None
+    on_device = options.video_output_transport.enable_device_postprocess
     if options.step_execution:
         stepper = Stepper(pipe, offer, adapters, options.max_num_seqs, profiler=profiler)
-        runner = Runner(pipe, offer, adapters, stepper=stepper, profiler=profiler)
+        runner = Runner(
+            pipe,
+            offer,
+            adapters,
+            stepper=stepper,
+            profiler=profiler,
+            bytes_on_device=on_device,
+            eight_bits=kernels,
+        )
         return Opened(offer, runner, RowQueue(1), adapters, sleeper)
     queue = RowQueue(options.max_num_seqs, options.request_batch_max_wait_ms / 1000, options.max_loras)
     cache = request_caches(pipe, options)
-    runner = Runner(pipe, offer, adapters, cache=cache, profiler=profiler, group=group, shares=shares)
+    runner = Runner(
+        pipe,
+        offer,
+        adapters,
+        cache=cache,
+        profiler=profiler,
+        group=group,
+        shares=shares,
+        bytes_on_device=on_device,
+        eight_bits=kernels,
+    )
     return Opened(offer, runner, queue, adapters, sleeper)

@@ -25,6 +25,13 @@ CacheBackend = Literal[
 Granularity = Literal["regional", "full"]
 VaeFastPath = Literal["off", "lossless", "channels_last"]
 
+
+class OutputTransport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How pictures leave the device: as bytes, rounded there, or as what the pipeline itself makes of them."""
+
+    enable_device_postprocess: bool = True
+
+
 _DEFAULT_PIXELS = 7680 * 4320
 
 
@@ -53,6 +60,8 @@ class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     disable_multithread_weight_load: bool = False
     num_weight_load_threads: int = 4
     no_guardrails: bool = False
+    host_weight_runtime_mode: Literal["disabled", "preferred"] = "disabled"
+    host_weight_runtime_root: str = ""
 
     # quantization: a method's name, the config of one method, or a config by component
     quantization: str = ""
@@ -74,9 +83,15 @@ class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     enable_diffusion_pipeline_profiler: bool = False
     diffusion_attention_backend: str = ""
     diffusion_attention_config: dict[str, Any] = {}
+    fa_deterministic: bool = False
+    diffusion_kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    diffusion_kv_cache_skip_steps: str = ""
+    diffusion_kv_cache_skip_layers: str = ""
     enforce_eager: bool = False
     diffusion_compile_granularity: Granularity | None = None
     diffusion_compile_dynamic: bool | None = None
+    enable_cuda_graph_decode: bool = False
+    video_output_transport: OutputTransport = OutputTransport()
     cache_backend: CacheBackend = "none"
     cache_config: dict[str, Any] = {}
     enable_cache_dit_summary: bool = False

@@ -15,6 +15,7 @@ from app.engines.diffusion import pixels
 from app.engines.diffusion.batching import Drawn, Row, RowQueue, Sounded
 from app.engines.diffusion.caches import Cache
 from app.engines.diffusion.call import Call
+from app.engines.diffusion.eightbits import EightBits
 from app.engines.diffusion.failures import AbandonedError, explain
 from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import SOUND, Offer
@@ -44,10 +45,13 @@ class Runner:
         profiler: Profiler | None = None,
         group: Group | None = None,
         shares: Shares | None = None,
+        bytes_on_device: bool = True,
+        eight_bits: EightBits | None = None,
     ) -> None:
         """With a `stepper`, several threads may serve and draw at the same time; there is no `cache` then.
 
-        Of several ranks each has its `shares` of a call, and rank 0 has the `group` of the others.
+        Of several ranks each has its `shares` of a call, and rank 0 has the `group` of the others. `bytes_on_device`:
+        pictures are rounded to bytes before they leave the device. `eight_bits`: kernels that change by steps.
         """
         self._pipe = pipe
         self._adapters = adapters
@@ -56,6 +60,8 @@ class Runner:
         self._profiler = profiler
         self._group = group
         self._shares = shares
+        self._bytes_on_device = bytes_on_device
+        self._eight_bits = eight_bits
         self._offer = offer
         self._modules = [
             module
@@ -138,9 +144,11 @@ class Runner:
                 stack.enter_context(self._stepper.seated(pipe, call, watch))
             else:
                 stack.enter_context(self._watched(pipe, rows, watch))
+            if self._eight_bits is not None:
+                stack.enter_context(self._eight_bits.during(watch))
             if self._profiler is not None:
                 stack.enter_context(self._profiler.measured(pipe))
-            arguments = _arguments(pipe, rows, watch)
+            arguments = _arguments(pipe, rows, watch, pixels.output_type(pipe) if self._bytes_on_device else "np")
             if self._shares is not None:
                 stack.enter_context(self._shares.during(pipe, arguments))
             output = pipe(**arguments)
@@ -170,7 +178,7 @@ def _configure(pipe: Any, call: Call, offer: Offer) -> None:
         pipe.register_to_config(boundary_ratio=call.boundary_ratio)
 
 
-def _arguments(pipe: Any, rows: list[Row], watch: Watch) -> dict[str, Any]:
+def _arguments(pipe: Any, rows: list[Row], watch: Watch, output_type: str) -> dict[str, Any]:
     """A row alone is called as a user would call it, so that its picture is equal to the last bit."""
     call, alone = rows[0].call, len(rows) == 1
     # Generators of the CPU: the same noise on every device.
@@ -178,7 +186,7 @@ def _arguments(pipe: Any, rows: list[Row], watch: Watch) -> dict[str, Any]:
     arguments = call.arguments | {
         "prompt": call.prompt if alone else [row.call.prompt for row in rows],
         "generator": generators[0] if alone else generators,
-        "output_type": pixels.output_type(pipe),
+        "output_type": output_type,
     }
     if call.negative_prompt is not None:
         arguments["negative_prompt"] = call.negative_prompt if alone else [row.call.negative_prompt for row in rows]

@@ -11,6 +11,7 @@ import torch
 from app.engines.device import compute_device
 from app.engines.diffusion.attention import set_attention
 from app.engines.diffusion.compile import compile_denoisers
+from app.engines.diffusion.determinism import make_deterministic
 from app.engines.diffusion.offload import offload
 from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.parts import denoisers
@@ -38,9 +39,10 @@ def tune(pipe: Any, options: DiffusionOptions, splitting: Iterable[str] = ()) ->
         _autoencoder(pipe, options),
         quantize_loaded(pipe, options),
         set_attention(denoisers(pipe), options, device),
+        make_deterministic(denoisers(pipe), options),
         splitting,
         offload(pipe, options, device),
-        compile_denoisers(denoisers(pipe), options),
+        compile_denoisers(denoisers(pipe), options, device=device),
     )
     return [done for step in steps for done in step]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.engines.diffusion.compile import compile_denoisers
+from app.engines.diffusion.compile import compile_denoisers, record_blocks
 from app.engines.diffusion.parts import denoisers
 from tests.engines.diffusion.drawing import draw, given
 
@@ -84,3 +84,21 @@ def test_enforce_eager_turns_it_off(tiny_pipeline: Callable[[str], Any], compile
     draw(pipe, steps=1)
     assert compiler.graphs == 0
     assert list(compile_denoisers(denoisers(pipe), given(), compiler)) == []
+
+
+def test_cuda_graphs_are_recorded_of_blocks(tiny_pipeline: Callable[[str], Any], compiler: Compiler) -> None:
+    pipe = tiny_pipeline("sd3")
+    before = draw(pipe, steps=2)
+    blocks = len(pipe.transformer.transformer_blocks)
+    done = record_blocks("transformer", pipe.transformer, None, backend=compiler)
+    assert done == f"{blocks} blocks of transformer become CUDA graphs at the first request of each size"
+    assert np.abs(draw(pipe, steps=2) - before).max() < 1e-5
+    assert compiler.graphs > 0
+
+
+def test_without_cuda_there_are_no_graphs(tiny_pipeline: Callable[[str], Any], compiler: Compiler) -> None:
+    pipe = tiny_pipeline("flux")
+    [done] = compile_denoisers(denoisers(pipe), given(enable_cuda_graph_decode=True), compiler)
+    assert done.startswith("--enable-cuda-graph-decode has no effect")
+    draw(pipe, steps=1)
+    assert compiler.graphs == 0

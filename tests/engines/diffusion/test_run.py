@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from app.engines.diffusion.batching import Row
+from app.engines.diffusion.lora import Adapters
+from app.engines.diffusion.run import Runner
 from tests.engines.diffusion.asking import OTHER, PROMPT, Pipelines, stock, task
+from tests.engines.diffusion.drawing import given
 from tests.engines.diffusion.running import Forwards, Recorder, call_for, draw, offer_of, runner_of
 from tests.engines.diffusion.test_engine import KINDS
 
@@ -158,3 +161,23 @@ def test_steps_are_counted_for_all_to_see(tiny_pipeline: Pipelines) -> None:
     (recorder,) = draw(runner, call_for(offer, task(num_inference_steps=4)))
     assert recorder.steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert runner.steps >= 8
+
+
+@pytest.mark.parametrize(("on_device", "asked"), [(True, "pt"), (False, "np")])
+def test_pictures_leave_the_device_as_bytes_or_as_the_pipeline_makes_them(
+    on_device: bool, asked: str, tiny_pipeline: Pipelines
+) -> None:
+    pipe = tiny_pipeline("sd")
+    offer = offer_of(pipe)
+    types: list[str] = []
+    finish = pipe.image_processor.postprocess
+
+    def postprocess(image: Any, output_type: str, **more: Any) -> Any:
+        types.append(output_type)
+        return finish(image, output_type, **more)
+
+    pipe.image_processor.postprocess = postprocess
+    runner = Runner(pipe, offer, Adapters(pipe, given()), bytes_on_device=on_device)
+    (recorder,) = draw(runner, call_for(offer, task(seed=1)))
+    assert types == [asked]
+    assert_close(recorder.picture, stock(tiny_pipeline("sd"), "sd", 1))
