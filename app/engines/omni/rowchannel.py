@@ -42,7 +42,7 @@ class Step(msgspec.Struct, array_like=True):
 
 
 class Rows(msgspec.Struct):
-    """A span with its rows, `size` bytes each."""
+    """A span with its rows, `width` numbers of `dtype` each."""
 
     span: Span
     dtype: str
@@ -51,6 +51,7 @@ class Rows(msgspec.Struct):
 
     @property
     def size(self) -> int:
+        """Bytes of one row."""
         return len(self.data) // self.span.count
 
 

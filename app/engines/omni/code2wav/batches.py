@@ -51,6 +51,7 @@ class Batches:
 
     @property
     def waiting(self) -> int:
+        """Requests whose next piece is in line, and wanted."""
         return sum(not turn.sound.done() for turn in self._line)
 
     async def piece(self, due: float, decoding: Decoding) -> Samples:
