@@ -102,7 +102,7 @@ class OmniApp(Litestar):
             run_dir.path / "generated", server.generated_file_lifetime_s, server.generated_files_bytes
         )
         self.state.voices = Voices(settings.speech)
-        self.state.sleep_lock = run_dir.path / "sleep.lock"
+        self.state.run_dir = run_dir.path
         self.state.orchestrator = orchestrator
         return orchestrator
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO
+
+_TURN_S = 0.02
+"""How often somebody who waits for their turn looks whether it has come."""
 
 
 class Lock:
@@ -42,6 +48,18 @@ class Lock:
                 return False
             raise
         return True
+
+
+@asynccontextmanager
+async def turn(path: Path) -> AsyncGenerator[None, None]:
+    """Alone among all processes, and all tasks, that wait for the lock at `path`."""
+    lock = Lock(path)
+    try:
+        while not lock.try_exclusive():  # noqa: ASYNC110 - it is held by other processes
+            await asyncio.sleep(_TURN_S)
+        yield
+    finally:
+        lock.close()
 
 
 def is_locked(path: Path) -> bool:

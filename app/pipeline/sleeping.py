@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Iterable
 
 import msgspec
 
-from app.cluster.locks import Lock
 from app.cluster.messages import Membership, SetAsleep
 from app.pipeline.connection import ReplicaLostError
 from app.pipeline.orchestrator import Orchestrator
@@ -17,23 +14,6 @@ from app.protocol.errors import ApiError
 from app.protocol.sleep import TASK, Acknowledgement, SleepAnswer, SleepOrder, SleepReport, SleepRequest, WakeRequest
 
 _decode = msgspec.json.Decoder(SleepReport).decode
-_TURN_S = 0.02
-"""How often somebody who waits for their turn looks whether it has come."""
-
-
-@asynccontextmanager
-async def turn(path: Path) -> AsyncGenerator[None, None]:
-    """One order at a time, over all API workers, who share the lock at `path`.
-
-    Where a wake overtook a sleep, the master would take a stage for awake whose replicas sleep: its requests would hang.
-    """
-    lock = Lock(path)
-    try:
-        while not lock.try_exclusive():  # noqa: ASYNC110 - it is held by other processes
-            await asyncio.sleep(_TURN_S)
-        yield
-    finally:
-        lock.close()
 
 
 async def sleep(orchestrator: Orchestrator, asked: SleepRequest) -> SleepAnswer:

@@ -7,13 +7,14 @@ from typing import Any
 from litestar import Request, get, post
 from litestar.openapi.spec import OpenAPIType, Schema
 
+from app.cluster.locks import turn
 from app.pipeline.scaling import scale
 from app.protocol.decoding import BodyDecoder, refuse_repeated_keys
 from app.protocol.status import ScaleRequest, StatusReport, status_report
 from app.routes.auth import require_admin
 from app.routes.body import json_body
 from app.routes.openapi import ERRORS, Body, operation
-from app.routes.state import orchestrator, settings
+from app.routes.state import orchestrator, order_lock, settings
 from app.routes.submission import refuse_while_stopping
 
 _decoder = BodyDecoder(ScaleRequest)
@@ -55,7 +56,8 @@ async def scale_stage(request: Request[Any, Any, Any]) -> StatusReport:
     body = await json_body(request)
     asked = _decoder.decode(body)
     refuse_repeated_keys(body)
-    await scale(orchestrator(request.app), settings(request.app), asked)
+    async with turn(order_lock(request.app, "scale")):  # each waits until it sees its number with the master
+        await scale(orchestrator(request.app), settings(request.app), asked)
     return _status(request)
 
 

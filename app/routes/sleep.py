@@ -9,13 +9,14 @@ from litestar import Request, Response, get, post
 from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import Parameter
 
-from app.pipeline.sleeping import sleep, turn, wake_up
+from app.cluster.locks import turn
+from app.pipeline.sleeping import sleep, wake_up
 from app.protocol.decoding import BodyDecoder, refuse_repeated_keys
 from app.protocol.sleep import SleepAnswer, SleepMode, SleepRequest, WakeRequest
 from app.routes.auth import require_admin
 from app.routes.body import json_body
 from app.routes.openapi import ERRORS, Body, operation
-from app.routes.state import orchestrator, sleep_lock
+from app.routes.state import orchestrator, order_lock
 from app.routes.submission import refuse_while_stopping
 
 _sleep = BodyDecoder(SleepRequest)
@@ -87,12 +88,13 @@ async def is_sleeping(request: Request[Any, Any, Any]) -> Sleeping:
 
 
 async def _put_to_sleep(request: Request[Any, Any, Any], asked: SleepRequest) -> SleepAnswer:
-    async with turn(sleep_lock(request.app)):
+    # Where a wake overtook a sleep, the master would take a stage for awake whose replicas sleep: requests would hang.
+    async with turn(order_lock(request.app, "sleep")):
         return await sleep(orchestrator(request.app), asked)
 
 
 async def _wake_up(request: Request[Any, Any, Any], asked: WakeRequest) -> SleepAnswer:
-    async with turn(sleep_lock(request.app)):
+    async with turn(order_lock(request.app, "sleep")):
         return await wake_up(orchestrator(request.app), asked)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,9 +52,9 @@ def generated(app: Litestar) -> GeneratedFiles:
     return cast("GeneratedFiles", _state(app).generated)
 
 
-def sleep_lock(app: Litestar) -> Path:
-    """The lock of whoever puts stages to sleep or wakes them; all API workers of the server have the same."""
-    return cast("Path", _state(app).sleep_lock)
+def order_lock(app: Litestar, kind: Literal["scale", "sleep"]) -> Path:
+    """The lock of administrators' orders of one kind; all API workers of the server have the same."""
+    return cast("Path", _state(app).run_dir) / f"{kind}.lock"
 
 
 def voices(app: Litestar) -> Voices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +101,19 @@ def test_orders_of_two_administrators_are_carried_out_one_after_the_other(server
         assert {order.result().status_code for order in given} == {200}
     post(server, "/v1/omni/wakeup")
     assert post(server, "/v1/chat/completions", CHAT).status_code == 200
+
+
+def test_numbers_of_replicas_from_two_administrators_are_all_taken(server: Server) -> None:
+    async def give() -> set[int]:
+        async with httpx.AsyncClient(base_url=server.url, headers=KEY, timeout=30) as admin:
+            orders = [{"stage": 0, "replicas": number} for number in (1, 2, 3, 1, 2)]
+            answers = await asyncio.gather(*(admin.post("/v1/omni/scale", json=order) for order in orders))
+            return {answer.status_code for answer in answers}
+
+    for _ in range(2):
+        assert asyncio.run(give()) == {202}
+    assert post(server, "/v1/omni/scale", {"stage": 0, "replicas": 1}).status_code == 202
+    wait_for(lambda: len(server.replicas) == 2, 60, "the others to leave")
 
 
 def test_vllms_own_routes(server: Server) -> None:
