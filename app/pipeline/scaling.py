@@ -51,6 +51,10 @@ def _devices(stage: StageConfig, asked: ScaleRequest, running: int) -> str:
         raise _refused(str(error), "devices") from None
     if added < 1 or devices.count(",") + 1 != added * world:
         raise _refused(f"{max(added, 0)} replicas are added, of {world} devices each; got {devices}", "devices")
+    if not shares_devices(stage) and (taken := set(devices.split(",")) & set(stage.devices.split(","))):
+        raise _refused(
+            f"stage {stage.name} has {', '.join(sorted(taken))} already ({stage.devices}); name others", "devices"
+        )
     return devices
 
 

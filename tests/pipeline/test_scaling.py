@@ -42,6 +42,7 @@ def orchestrator(config: Settings) -> Iterator[Orchestrator]:
         (ScaleRequest(0, 3, "2,3"), "devices: 1 replicas are added, of 1 devices each; got 2,3"),
         (ScaleRequest(0, 1, "2"), "devices: 0 replicas are added"),
         (ScaleRequest(0, 4, "2,2"), "devices: names a device twice"),
+        (ScaleRequest("own", 3, "1"), "devices: stage own has 1 already (0,1); name others"),
         (ScaleRequest(0, 4, "two"), "devices: expected device numbers"),
     ],
 )
