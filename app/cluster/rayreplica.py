@@ -182,7 +182,8 @@ def _connected(address: str) -> tuple[Any, dict[str, float], dict[str, float]]:
         except (OSError, RuntimeError, ValueError) as error:
             where = address or "on this host (name one with --ray-address, or run `ray start --head`)"
             raise StartupError(f"there is no Ray cluster {where}: {error}") from error
-    return ray, ray.cluster_resources(), ray.available_resources()
+    connected: Any = ray
+    return connected, connected.cluster_resources(), connected.available_resources()
 
 
 def _knock(address: str) -> None:
