@@ -11,17 +11,29 @@ from app.engines.diffusion.options import read_options
 from app.engines.diffusion.ranges import read_ranges
 from app.settings.schema import StageConfig
 
+_BY_LAYER = ("enable_layerwise_offload", "diffusion_offload_config", "enable_distributed_layerwise_offload")
+_OF_DISTRIBUTED = (
+    "dlo_use_allgather",
+    "dlo_no_use_allgather",
+    "dlo_resident_layers",
+    "dlo_host_registration_limit_gib",
+)
 _NEEDED = (
     ("lora_backend", "lora_path"),
     ("lora_scale", "lora_path"),
     ("diffusion_compile_dynamic", "diffusion_compile_granularity"),
     ("host_weight_runtime_root", "host_weight_runtime_mode"),
+    *((name, "enable_distributed_layerwise_offload") for name in _OF_DISTRIBUTED),
 )
 """Arguments of which the first means nothing without the second."""
 
 _EXCLUDED = (
     ("diffusion_offload_config", "enable_cpu_offload", "the config's `mode` says the same"),
     ("diffusion_offload_config", "enable_layerwise_offload", "the config's `mode` says the same"),
+    *(
+        (name, "enable_distributed_layerwise_offload", "both keep layers in host memory; name one")
+        for name in ("diffusion_offload_config", "enable_cpu_offload", "enable_layerwise_offload")
+    ),
     ("enable_cpu_offload", "enable_layerwise_offload", "a part is moved whole or by layers; name one"),
     ("diffusion_quantization_config", "quantization", "both say how weights are quantized; name one"),
     ("diffusion_quantization_config", "quantization_config", "it is the older name of the same; name one"),
@@ -105,8 +117,7 @@ def _graphs(given: dict[str, Any]) -> Iterator[str]:
         yield "--enable-cuda-graph-decode and --step-execution exclude each other: a graph belongs to one thread"
     if (given.get("cache_backend") or "none") != "none":
         yield "--enable-cuda-graph-decode and --cache-backend exclude each other: a cache keeps what a graph overwrites"
-    moving = ("enable_cpu_offload", "enable_layerwise_offload", "diffusion_offload_config", "use_hsdp")
-    for name in (name for name in moving if given.get(name)):
+    for name in (name for name in ("enable_cpu_offload", "use_hsdp", *_BY_LAYER) if given.get(name)):
         yield f"--enable-cuda-graph-decode and {_option(name)} exclude each other: weights must stay where they are"
 
 
@@ -148,7 +159,7 @@ def _offload(given: dict[str, Any]) -> Iterator[str]:
             f"--cache-backend {backend} does not outlast a part's move to host memory; use --enable-layerwise-offload, "
             "which moves blocks"
         )
-    offloads = by_module or given.get("enable_layerwise_offload") or given.get("diffusion_offload_config")
+    offloads = by_module or any(given.get(name) for name in _BY_LAYER)
     if offloads and given.get("enable_sleep_mode"):
         yield "--enable-sleep-mode moves whole parts to host memory, where offloading keeps them: leave one of them out"
     if offloads and given.get("diffusion_compile_granularity") == "full" and not given.get("enforce_eager"):

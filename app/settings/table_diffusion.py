@@ -1,4 +1,4 @@
-"""Rows of the flag table for diffusion stages. What needs videos, or other kernels, is planned."""
+"""Rows of the flag table for diffusion stages. What no library has is refused; what needs videos is planned."""
 
 from __future__ import annotations
 
@@ -199,10 +199,15 @@ OFFLOAD = (
         'Which parts are kept where: {"mode": "layer", "layer_options": {"resident_layers": 4}}.',
         metavar="JSON",
     ),
-    _planned("enable-distributed-layerwise-offload", "bool", "Spread offloaded layers over the GPUs' hosts."),
-    _planned("dlo-use-allgather", "bool", "Fetch offloaded layers together."),
-    _planned("dlo-no-use-allgather", "bool", "The same as --no-dlo-use-allgather."),
-    _planned("dlo-resident-layers", "int", "Layers that stay on the GPU.", least=0),
+    _row(
+        "enable-distributed-layerwise-offload",
+        "bool",
+        "Keep layers in host memory; of several GPUs each keeps a part of every layer there.",
+        needs="an accelerator",
+    ),
+    _row("dlo-use-allgather", "bool", "GPUs gather a layer from their parts. Default where there are several."),
+    _row("dlo-no-use-allgather", "bool", "Each GPU has all layers in host memory for itself."),
+    _row("dlo-resident-layers", "int", "Layers that stay on the GPU.", least=0),
     _row(
         "host-weight-runtime-mode",
         "str",
@@ -211,7 +216,12 @@ OFFLOAD = (
         never={"required": "a copy that does not fit is done without; use preferred"},
     ),
     _row("host-weight-runtime-root", "str", "Directory of that copy, such as one in /dev/shm.", metavar="DIR"),
-    _planned("dlo-host-registration-limit-gib", "float", "Most host memory to pin, in GiB.", least=0),
+    _row(
+        "dlo-host-registration-limit-gib",
+        "float",
+        "Most host memory that each GPU pins, in GiB. Default: without limit.",
+        least=0,
+    ),
 )
 
 DIFFUSION_FLAGS = (*LOADING, *PARALLEL, *RUNNING, *OFFLOAD)

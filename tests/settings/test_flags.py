@@ -96,6 +96,7 @@ SAMPLES = {
 }
 RAY = {"worker_backend": "ray", "omni_master_port": 7000, "omni_token": "t"}
 GUIDED = {"cfg_parallel_size": 2}
+OFFLOADED = {"enable_distributed_layerwise_offload": True}
 EIGHT_BITS = {"diffusion_kv_cache_dtype": "fp8"}
 SHARDED = {"use_hsdp": True, "hsdp_shard_size": 2}
 TLS = {"ssl_certfile": str(CERTIFICATE), "ssl_keyfile": str(KEY), "ssl_ca_certs": str(CERTIFICATE)}
@@ -116,6 +117,8 @@ COMPANIONS = dict.fromkeys((*TLS, "ssl_cert_reqs"), TLS) | {
     ),
     "ulysses_mode": {"ulysses_degree": 2},
     **dict.fromkeys(("diffusion_kv_cache_skip_steps", "diffusion_kv_cache_skip_layers"), EIGHT_BITS),
+    **dict.fromkeys(("dlo_no_use_allgather", "dlo_resident_layers", "dlo_host_registration_limit_gib"), OFFLOADED),
+    "dlo_use_allgather": OFFLOADED | {"num_gpus": 2},
     "host_weight_runtime_root": {"host_weight_runtime_mode": "preferred"},
     "custom_pipeline_args": {"diffusion_load_format": "custom_pipeline"},
 }

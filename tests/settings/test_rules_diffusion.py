@@ -49,6 +49,11 @@ def problems(**arguments: Any) -> list[str]:
         ({"enable_cuda_graph_decode": True, "step_execution": True}, "a graph belongs to one thread"),
         ({"enable_cuda_graph_decode": True, "cache_backend": "pab"}, "keeps what a graph overwrites"),
         ({"enable_cuda_graph_decode": True, "enable_layerwise_offload": True}, "weights must stay where they are"),
+        ({"dlo_resident_layers": 1}, "--dlo-resident-layers needs --enable-distributed-layerwise-offload"),
+        (
+            {"enable_distributed_layerwise_offload": True, "enable_layerwise_offload": True},
+            "both keep layers in host memory; name one",
+        ),
         ({"diffusion_kv_cache_skip_steps": "1"}, "needs --diffusion-kv-cache-dtype fp8"),
         ({"diffusion_kv_cache_dtype": "fp8", "diffusion_kv_cache_skip_layers": "9-1"}, "such as 0-9,20; got '9-1'"),
         (

@@ -62,11 +62,20 @@ def layout(given: dict[str, Any]) -> Layout:
 
 def _sharding(given: dict[str, Any], product: int) -> tuple[int, int]:
     """(copies, ranks of a copy); (1, 0) where nothing is sharded."""
+    if gathers_offloaded(given):
+        world = max(product, int(given.get("num_gpus") or 1))
+        return 1, world if world > 1 else 0
     if not given.get("use_hsdp"):
         return 1, 0
     replicate, shard = int(given.get("hsdp_replicate_size") or 1), int(given.get("hsdp_shard_size") or -1)
     world = max(product, int(given.get("num_gpus") or 1))
     return replicate, world // replicate if shard < 0 else shard
+
+
+def gathers_offloaded(given: dict[str, Any]) -> bool:
+    """Whether ranks, where there are several, keep parts of the offloaded layers and gather them."""
+    alone = given.get("dlo_no_use_allgather") or given.get("dlo_use_allgather") is False
+    return bool(given.get("enable_distributed_layerwise_offload")) and not alone
 
 
 def layout_problems(given: dict[str, Any]) -> Iterator[str]:
@@ -82,6 +91,7 @@ def layout_problems(given: dict[str, Any]) -> Iterator[str]:
     if given.get("ulysses_mode") == "advanced_uaa" and (found.ulysses == 1 or found.ring > 1):
         yield "--ulysses-mode advanced_uaa needs --ulysses-degree above 1, and no --ring-degree"
     yield from _sharding_problems(given, found, product)
+    yield from _gathering_problems(given, found)
     if given.get("num_gpus") and not found.shard and found.world != product:
         yield (
             f"--num-gpus {found.world} is not what the degrees need: {product}; give --num-gpus {product}, or more of "
@@ -119,6 +129,22 @@ def _sharding_problems(given: dict[str, Any], found: Layout, product: int) -> It
         yield "--enable-broadcast-weight-load and --hsdp-weight-load-strategy pre_sharded exclude each other"
 
 
+def _gathering_problems(given: dict[str, Any], found: Layout) -> Iterator[str]:
+    gathers = gathers_offloaded(given)
+    if given.get("dlo_use_allgather") and given.get("dlo_no_use_allgather"):
+        yield "--dlo-use-allgather and --dlo-no-use-allgather exclude each other: name one"
+    elif given.get("dlo_use_allgather") and gathers and found.world == 1:
+        yield "--dlo-use-allgather gathers layers from several GPUs: give --num-gpus, or leave it out"
+    if gathers and found.world > 1:
+        if found.tensor > 1 or given.get("use_hsdp"):
+            yield (
+                "--enable-distributed-layerwise-offload splits the weights over the GPUs, as --use-hsdp and "
+                "--tensor-parallel-size do: use one of them"
+            )
+        if given.get("dlo_host_registration_limit_gib") is not None:
+            yield "--dlo-host-registration-limit-gib needs --dlo-no-use-allgather: what is gathered is all pinned"
+
+
 def _alone_only(given: dict[str, Any], found: Layout) -> Iterator[str]:
     """What ranks that work together cannot have."""
     if given.get("step_execution"):
@@ -133,5 +159,8 @@ def _alone_only(given: dict[str, Any], found: Layout) -> Iterator[str]:
     if (found.shard or found.tensor > 1) and given.get("enable_sleep_mode"):
         yield "weights that are split over GPUs cannot be put to sleep; leave --enable-sleep-mode out"
     by_module = given.get("enable_cpu_offload") or (given.get("diffusion_offload_config") or {}).get("mode") == "module"
-    if (found.shard or found.tensor > 1) and (by_module or given.get("enable_layerwise_offload")):
+    by_layer = given.get("enable_layerwise_offload") or (
+        given.get("enable_distributed_layerwise_offload") and not gathers_offloaded(given)
+    )
+    if (found.shard or found.tensor > 1) and (by_module or by_layer):
         yield "weights that are split over GPUs cannot be offloaded as well; leave one of the two out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 import torch
 from diffusers.hooks import apply_group_offloading
+from torch.distributed.fsdp import FSDPModule
 
 from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.parts import denoisers, modules
@@ -30,15 +32,33 @@ class OffloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `mode` module: a part moves to the device whole; layer: its blocks do, one after another. `components`: which parts
     (empty: all in mode module, in mode layer those that take most of the memory, denoisers and text encoders).
-    `pin_memory`: host memory is locked at the start, which makes moves faster. `disk_path`: blocks of the denoisers
-    rest on disk, in a directory there that goes when the next replica starts.
+    `pin_memory`: host memory is locked at the start, which makes moves faster, up to `pin_limit_gib` of it.
+    `disk_path`: blocks of the denoisers rest on disk, in a directory there that goes when the next replica starts.
     """
 
     mode: Literal["module", "layer"]
     components: tuple[str, ...] = ()
     layer_options: LayerOptions = LayerOptions()
     pin_memory: bool = True
+    pin_limit_gib: float | None = None
     disk_path: str = ""
+
+
+class PinLimit:
+    """How much host memory may still be locked."""
+
+    def __init__(self, config: OffloadConfig) -> None:
+        self._left = math.inf if config.pin_limit_gib is None else config.pin_limit_gib * (1 << 30)
+        if not config.pin_memory:
+            self._left = -1
+
+    def take(self, part: torch.nn.Module) -> bool:
+        """Whether the weights of `part` may be locked; from then on they count."""
+        size = sum(tensor.numel() * tensor.element_size() for tensor in (*part.parameters(), *part.buffers()))
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
 
 
 def offload_config(options: DiffusionOptions) -> OffloadConfig | None:
@@ -51,6 +71,9 @@ def offload_config(options: DiffusionOptions) -> OffloadConfig | None:
         return OffloadConfig("module")
     if options.enable_layerwise_offload:
         return OffloadConfig("layer")
+    if options.enable_distributed_layerwise_offload:
+        layers = LayerOptions(options.dlo_resident_layers)
+        return OffloadConfig("layer", layer_options=layers, pin_limit_gib=options.dlo_host_registration_limit_gib)
     if not options.diffusion_offload_config:
         return None
     try:
@@ -88,7 +111,8 @@ def install(pipe: Any, config: OffloadConfig, device: torch.device) -> Iterator[
     Raises:
         ValueError: the config names parts that the pipeline does not have, or that cannot be moved.
     """
-    known = modules(pipe)
+    # what ranks share of a part has its place already
+    known = {name: part for name, part in modules(pipe).items() if not isinstance(part, FSDPModule)}
     if unknown := set(config.components) - known.keys():
         raise ValueError(
             f"--diffusion-offload-config: the pipeline has no {', '.join(sorted(unknown))}; "
@@ -100,12 +124,13 @@ def install(pipe: Any, config: OffloadConfig, device: torch.device) -> Iterator[
     if config.disk_path:
         # a fresh one: diffusers takes files of the right name for its own, whatever model they are of
         config = msgspec.structs.replace(config, disk_path=str(own_directory(_PREFIX, Path(config.disk_path))))
-    chosen = set(config.components) or _heavy(pipe, known, config)
+    chosen = set(config.components) or _heavy(pipe, known, config) & known.keys()
+    pins = PinLimit(config)
     for name, part in known.items():
         if name not in chosen:
             part.to(device)
     for name in sorted(chosen):
-        yield _by_layer(name, known[name], name in denoisers(pipe), config, device)
+        yield _by_layer(name, known[name], name in denoisers(pipe), config, device, pins)
 
 
 def _by_module(pipe: Any, config: OffloadConfig, known: dict[str, torch.nn.Module], device: torch.device) -> str:
@@ -125,7 +150,9 @@ def _heavy(pipe: Any, known: dict[str, torch.nn.Module], config: OffloadConfig) 
     return {*denoisers(pipe), *encoders}
 
 
-def _by_layer(name: str, part: Any, is_denoiser: bool, config: OffloadConfig, device: torch.device) -> str:
+def _by_layer(
+    name: str, part: Any, is_denoiser: bool, config: OffloadConfig, device: torch.device, pins: PinLimit
+) -> str:
     if config.disk_path and not is_denoiser:
         # diffusers writes weights that two layers share once as they are, and once as zeros
         raise ValueError(f"--diffusion-offload-config: only denoisers can rest on disk; {name} is none")
@@ -136,20 +163,22 @@ def _by_layer(name: str, part: Any, is_denoiser: bool, config: OffloadConfig, de
         "onload_device": device,
         "offload_device": _HOST,
         "use_stream": stream,
-        "low_cpu_mem_usage": stream and not config.pin_memory,
         # a directory each: the files are named after layers, and parts have layers of equal names
         "offload_to_disk_path": f"{config.disk_path}/{name}" if config.disk_path else None,
     }
     if not is_denoiser:
+        arguments["low_cpu_mem_usage"] = stream and not pins.take(part)
         apply_group_offloading(part, offload_type="leaf_level", **arguments)
         return f"the layers of {name} rest {_where(config)}"
     layers = config.layer_options
-    if not layers.resident_layers:
+    if not layers.resident_layers and config.pin_limit_gib is None:
+        arguments["low_cpu_mem_usage"] = stream and not pins.take(part)
         groups = layers.blocks_per_group
         apply_group_offloading(part, offload_type="block_level", num_blocks_per_group=groups, **arguments)
         return f"the blocks of {name} rest {_where(config)}"
     resident, moving = _split(name, part, layers.resident_layers)
     for block in moving:
+        arguments["low_cpu_mem_usage"] = stream and not pins.take(block)
         apply_group_offloading(block, offload_type="leaf_level", **arguments)
     kept = {id(tensor) for block in moving for tensor in (*block.parameters(), *block.buffers())}
     for tensor in (*part.parameters(), *part.buffers()):
@@ -168,7 +197,6 @@ def _split(name: str, part: torch.nn.Module, count: int) -> tuple[list[torch.nn.
     blocks = [block for blocks in lists for block in blocks]
     if len(blocks) <= count:
         raise ValueError(
-            f"--diffusion-offload-config: resident_layers is {count}, and {name} has {len(blocks)} blocks: "
-            "nothing would move"
+            f"offloading: resident_layers is {count}, and {name} has {len(blocks)} blocks: nothing would move"
         )
     return blocks[:count], blocks[count:]

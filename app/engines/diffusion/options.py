@@ -108,6 +108,11 @@ class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     enable_cpu_offload: bool = False
     enable_layerwise_offload: bool = False
     diffusion_offload_config: dict[str, Any] = {}
+    enable_distributed_layerwise_offload: bool = False
+    dlo_use_allgather: bool | None = None
+    dlo_no_use_allgather: bool = False
+    dlo_resident_layers: int = 0
+    dlo_host_registration_limit_gib: float | None = None
 
     # several ranks (app.engines.diffusion.layout)
     num_gpus: int | None = None

@@ -8,6 +8,8 @@ import pytest
 
 from app.engines.diffusion.layout import Layout, layout, layout_problems
 
+OFFLOADED = {"enable_distributed_layerwise_offload": True}
+
 
 @pytest.mark.parametrize(
     ("given", "expected"),
@@ -21,6 +23,12 @@ from app.engines.diffusion.layout import Layout, layout, layout_problems
         ({"use_hsdp": True, "hsdp_shard_size": 2, "hsdp_replicate_size": 2}, Layout(world=4, shard=2, replicate=2)),
         ({"use_hsdp": True, "cfg_parallel_size": 2}, Layout(world=2, cfg=2, shard=2)),
         ({"use_hsdp": True, "num_gpus": 8, "hsdp_replicate_size": 2}, Layout(world=8, shard=4, replicate=2)),
+        ({"enable_distributed_layerwise_offload": True}, Layout()),
+        ({"enable_distributed_layerwise_offload": True, "num_gpus": 4}, Layout(world=4, shard=4)),
+        (
+            {"enable_distributed_layerwise_offload": True, "ulysses_degree": 2, "dlo_no_use_allgather": True},
+            Layout(world=2, ulysses=2),
+        ),
         ({"cfg_parallel_size": 2, "vae_patch_parallel_size": 2}, Layout(world=2, cfg=2, vae=2)),
     ],
 )
@@ -48,6 +56,11 @@ def test_the_ranks_of_a_stage(given: dict[str, Any], expected: Layout) -> None:
         ({"cfg_parallel_size": 2, "step_execution": True}, "--step-execution mixes requests on one device"),
         ({"ulysses_degree": 2, "cache_backend": "first_block"}, "which steps to skip"),
         ({"ulysses_degree": 2, "diffusion_compile_granularity": "full"}, "use regional"),
+        (OFFLOADED | {"dlo_use_allgather": True}, "gathers layers from several GPUs: give --num-gpus"),
+        (OFFLOADED | {"dlo_use_allgather": True, "dlo_no_use_allgather": True}, "exclude each other: name one"),
+        (OFFLOADED | {"tensor_parallel_size": 2}, "splits the weights over the GPUs"),
+        (OFFLOADED | {"tensor_parallel_size": 2, "dlo_use_allgather": False}, "cannot be offloaded as well"),
+        (OFFLOADED | {"num_gpus": 2, "dlo_host_registration_limit_gib": 0.0}, "needs --dlo-no-use-allgather"),
         ({"tensor_parallel_size": 2, "enable_cpu_offload": True}, "cannot be offloaded as well"),
         (
             {"use_hsdp": True, "hsdp_shard_size": 2, "enable_broadcast_weight_load": True}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from app.engines.diffusion.caches import request_caches
-from app.engines.diffusion.offload import LayerOptions, OffloadConfig, install, offload, offload_config
+from app.engines.diffusion.offload import LayerOptions, OffloadConfig, PinLimit, install, offload, offload_config
 from app.engines.diffusion.parts import modules
 from tests.engines.diffusion.drawing import draw, given
 
@@ -105,7 +105,8 @@ def test_the_first_blocks_can_stay(tiny_pipeline: Callable[[str], Any]) -> None:
 
 
 def test_on_the_cpu_there_is_nothing_to_save(tiny_pipeline: Callable[[str], Any]) -> None:
-    for options in (given(enable_cpu_offload=True), given(enable_layerwise_offload=True), config_of(mode="module")):
+    flags = ("enable_cpu_offload", "enable_layerwise_offload", "enable_distributed_layerwise_offload")
+    for options in (*(given(**{flag: True}) for flag in flags), config_of(mode="module")):
         with pytest.raises(ValueError, match="this stage computes there: remove it, or let layers rest on disk"):
             list(offload(tiny_pipeline("sd"), options, CPU))
 
@@ -143,3 +144,34 @@ def test_both_flags_are_modes() -> None:
     assert by_module is not None
     assert by_layer is not None
     assert (by_module.mode, by_layer.mode) == ("module", "layer")
+
+
+def test_the_distributed_flag_is_the_mode_of_layers() -> None:
+    options = given(
+        enable_distributed_layerwise_offload=True, dlo_resident_layers=3, dlo_host_registration_limit_gib=0.5
+    )
+    expected = OffloadConfig("layer", layer_options=LayerOptions(3), pin_limit_gib=0.5)
+    assert offload_config(options) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "taken"),
+    [
+        ({}, [True, True, True]),
+        ({"pin_memory": False}, [False, False, False]),
+        ({"pin_limit_gib": 900 / (1 << 30)}, [True, True, False]),
+        ({"pin_limit_gib": 0.0}, [False, False, False]),
+    ],
+)
+def test_host_memory_is_locked_up_to_a_limit(config: dict[str, Any], taken: list[bool]) -> None:
+    limit = PinLimit(OffloadConfig("layer", **config))
+    parts = [torch.nn.Linear(10, 10, bias=False) for _ in range(3)]  # of 400 bytes each
+    assert [limit.take(part) for part in parts] == taken
+
+
+def test_blocks_are_counted_one_by_one_where_there_is_a_limit(tiny_pipeline: Callable[[str], Any]) -> None:
+    pipe = tiny_pipeline("flux")
+    before = draw(pipe)
+    config = OffloadConfig("layer", components=("transformer",), pin_limit_gib=0.0)
+    assert list(install(pipe, config, CPU)) == ["4 blocks of transformer rest in host memory, 0 stay on the device"]
+    assert np.array_equal(draw(pipe), before)

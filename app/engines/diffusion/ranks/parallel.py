@@ -11,7 +11,7 @@ import torch
 from diffusers import ContextParallelConfig
 from diffusers.hooks import tensor_parallel
 from diffusers.models._modeling_parallel import TensorParallelConfig
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
 from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.parts import denoisers
@@ -81,14 +81,24 @@ def _shard(name: str, model: torch.nn.Module, options: DiffusionOptions, files: 
     broadcast = options.enable_broadcast_weight_load
     whole = dict(model.state_dict()) if broadcast and world.rank == 0 else {}
     blocks = [block for blocks in model.children() if isinstance(blocks, torch.nn.ModuleList) for block in blocks]
-    for block in blocks:
-        fully_shard(block, mesh=world.shards)
+    resting = options.enable_distributed_layerwise_offload
+    for number, block in enumerate(blocks):
+        if not resting:
+            fully_shard(block, mesh=world.shards)
+        elif number < options.dlo_resident_layers:
+            fully_shard(block, mesh=world.shards, reshard_after_forward=False)
+        else:
+            pinned = CPUOffloadPolicy(pin_memory=world.device.type != "cpu")
+            fully_shard(block, mesh=world.shards, offload_policy=pinned)
     fully_shard(model, mesh=world.shards)
     if broadcast:
         weights.fill_by_broadcast(model, whole)
     elif options.hsdp_weight_load_strategy == "pre_sharded":
         weights.fill_from_files(model, files, world.device)
     layout = world.layout
+    if resting:
+        moving = max(0, len(blocks) - options.dlo_resident_layers)
+        return f"{moving} blocks of {name} rest in the host memory of {layout.shard} ranks, a part of each in every one"
     copies = f", {layout.replicate} times" if layout.replicate > 1 else ""
     return f"the weights of {name} are sharded over {layout.shard} ranks{copies}, {len(blocks)} blocks"
 

@@ -46,6 +46,16 @@ TWO: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"use_hsdp": True, "hsdp_shard_size": 2, "enable_broadcast_weight_load": True},
         FRAMES,
     ),
+    "layers in host memory": (
+        "flux",
+        {"enable_distributed_layerwise_offload": True, "dlo_resident_layers": 1, "num_gpus": 2},
+        {},
+    ),
+    "layers in host memory, guidance": (
+        "wan",
+        {"enable_distributed_layerwise_offload": True, "cfg_parallel_size": 2},
+        GUIDED | FRAMES,
+    ),
     "text encoder": ("qwenimage", {"cfg_parallel_size": 2, "text_encoder_tp_size": 2}, TRUE),
     "tiles": ("sd", {"cfg_parallel_size": 2, "vae_patch_parallel_size": 2}, GUIDED),
     "pictures of a batch": (
@@ -100,7 +110,7 @@ def test_two_ranks_draw_what_one_draws(name: str, of_two: dict[str, Result]) -> 
     result = of_two[name]
     assert result.difference < 1e-5, result
     assert result.calls == (HALF if "cfg_parallel_size" in engine and kind in ("qwenimage", "wan") else 1)
-    if "tensor_parallel_size" in engine or "use_hsdp" in engine:
+    if "tensor_parallel_size" in engine or "use_hsdp" in engine or "num_gpus" in engine:
         assert result.parameters < 0.75, "norms and small layers are whole on each rank, the large ones are halved"
     if name == "tiles":
         assert 0 < result.tiles < 1
