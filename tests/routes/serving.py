@@ -153,7 +153,7 @@ class ScriptedOrchestrator:
 class Served:
     """An application with the real routes. `app` is its ASGI entry, as app.factory makes it.
 
-    `directory` is for generated files and voices; without one they cannot be kept.
+    `directory` is for generated files, voices and locks; without one there are none.
     """
 
     def __init__(
@@ -186,6 +186,7 @@ class Served:
                 "draining": self.draining,
                 "uploads": set(),
                 "metrics": Metrics(),
+                "run_dir": directory,
                 "generated": GeneratedFiles(directory / "generated", 3600, 1 << 20),
                 "voices": Voices(self.settings.speech),
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -30,8 +31,8 @@ class Told(ScriptedOrchestrator):
         assert took_effect(self.membership)
 
 
-def served(**server: Any) -> Served:
-    made = Served(Told(), **server)
+def served(directory: Path = Path("/nowhere"), **server: Any) -> Served:
+    made = Served(Told(), directory, **server)
     made.settings.stages = [STAGE]
     return made
 
@@ -54,11 +55,11 @@ async def test_the_status_is_for_everybody_with_a_key() -> None:
         assert (await client.get("/v1/omni/status")).status_code == 401
 
 
-async def test_scaling_is_for_administrators_and_told_to_the_master() -> None:
+async def test_scaling_is_for_administrators_and_told_to_the_master(tmp_path: Path) -> None:
     body = {"stage": "text", "replicas": 3}
     async with client_of(served()) as client:
         assert (await client.post("/v1/omni/scale", json=body)).status_code == 403
-    made = served(api_keys=["right"])
+    made = served(tmp_path, api_keys=["right"])
     async with client_of(made, "right") as client:
         answer = await client.post("/v1/omni/scale", json=body)
     assert (answer.status_code, answer.json()["stages"][0]["wanted"]) == (202, 3)
@@ -78,7 +79,7 @@ async def test_scaling_is_for_administrators_and_told_to_the_master() -> None:
         ({"stage": 0, "replicas": 2, "devices": "x"}, "devices"),
     ],
 )
-async def test_wrong_bodies(body: dict[str, Any], param: str) -> None:
-    async with client_of(served(api_keys=["right"]), "right") as client:
+async def test_wrong_bodies(tmp_path: Path, body: dict[str, Any], param: str) -> None:
+    async with client_of(served(tmp_path, api_keys=["right"]), "right") as client:
         answer = await client.post("/v1/omni/scale", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
