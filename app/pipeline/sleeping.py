@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -28,9 +29,10 @@ async def sleep(orchestrator: Orchestrator, asked: SleepRequest) -> SleepAnswer:
     await _record(orchestrator, stages, asked.level)
     try:
         acks = [ack for stage in stages for ack in await _tell(orchestrator, stage, "sleep", order)]
-    except ApiError:
+    except BaseException:  # also where the administrator has left: nobody would wake them
         if awake:
-            await wake_up(orchestrator, WakeRequest(awake))
+            with suppress(ApiError):
+                await asyncio.shield(wake_up(orchestrator, WakeRequest(awake)))
         raise
     return SleepAnswer("SUCCESS", acks)
 
