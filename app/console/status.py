@@ -75,7 +75,9 @@ def table(report: StatusReport, now: float) -> Iterator[str]:
 def _headline(stage: StageReport) -> str:
     states = Counter(replica.state for replica in stage.replicas)
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no replica"
-    return f"stage {stage.stage_id} ({stage.name}, {stage.kind}, {stage.model}): {counts}; {stage.wanted} wanted here"
+    sleeps = f", asleep (level {stage.asleep})" if stage.asleep else ""
+    name = f"stage {stage.stage_id} ({stage.name}, {stage.kind}, {stage.model})"
+    return f"{name}: {counts}{sleeps}; {stage.wanted} wanted here"
 
 
 def _row(replica: ReplicaReport, now: float) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class ReplicaReport(msgspec.Struct):
 
 
 class StageReport(msgspec.Struct):
-    """One stage. `wanted`: how many replicas shall run on the server's own host."""
+    """One stage. `wanted`: how many replicas shall run on the server's own host. `asleep`: at which level, 0 awake."""
 
     stage_id: int
     name: str
@@ -42,6 +42,7 @@ class StageReport(msgspec.Struct):
     lb_policy: LoadBalancing
     wanted: int
     replicas: list[ReplicaReport]
+    asleep: int = 0
 
 
 class StatusReport(msgspec.Struct):
@@ -61,7 +62,7 @@ class ScaleRequest(msgspec.Struct, forbid_unknown_fields=True):
 def status_report(stages: list[StageConfig], membership: Membership) -> StatusReport:
     """What the master has told, by stage."""
     restarts = {(stage, replica): count for stage, replica, count in membership.restarts}
-    wanted = dict(membership.wanted)
+    wanted, asleep = dict(membership.wanted), dict(membership.asleep)
     return StatusReport(
         [
             StageReport(
@@ -71,6 +72,7 @@ def status_report(stages: list[StageConfig], membership: Membership) -> StatusRe
                 model=stage.source or stage.model,
                 lb_policy=stage.lb_policy,
                 wanted=wanted.get(stage.stage_id, 0),
+                asleep=asleep.get(stage.stage_id, 0),
                 replicas=[
                     _replica(x, restarts.get((x.stage_id, x.replica_id), 0))
                     for x in membership.replicas

@@ -52,6 +52,12 @@ def test_times_are_for_people(seconds: float, words: str) -> None:
     assert line.endswith("killed by SIGKILL")
 
 
+def test_a_stage_that_sleeps_is_told() -> None:
+    sleeping = report()
+    sleeping.stages[0].asleep = 2
+    assert next(table(sleeping, NOW)) == "stage 0 (text, llm, org/m): 1 up, asleep (level 2); 1 wanted here"
+
+
 def test_a_stage_without_replicas_is_told() -> None:
     empty = report()
     empty.stages[0].replicas.clear()

@@ -21,7 +21,7 @@ UP = m.ReplicaInfo(
 
 
 def test_a_report_is_json_by_stage() -> None:
-    report = status_report(STAGES, m.Membership(1, 1, [UP, LOST], [(0, 0, 2)], [], [(0, 1), (1, 0)]))
+    report = status_report(STAGES, m.Membership(1, 1, [UP, LOST], [(0, 0, 2)], [], [(0, 1), (1, 0)], [(0, 2)]))
     assert msgspec.to_builtins(report) == {
         "stages": [
             {
@@ -65,6 +65,7 @@ def test_a_report_is_json_by_stage() -> None:
                         "note": "no heartbeat for 30 s",
                     },
                 ],
+                "asleep": 2,
             },
             {
                 "stage_id": 1,
@@ -74,6 +75,7 @@ def test_a_report_is_json_by_stage() -> None:
                 "lb_policy": "least-queue-length",
                 "wanted": 0,
                 "replicas": [],
+                "asleep": 0,
             },
         ]
     }
