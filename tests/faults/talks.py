@@ -51,10 +51,10 @@ async def send(socket: ClientConnection, kind: str, **fields: Any) -> None:
     await socket.send(json.dumps({"type": kind, **fields}))
 
 
-async def until(socket: ClientConnection, kind: str) -> list[Any]:
+async def until(socket: ClientConnection, *kinds: str) -> list[Any]:
     found: list[Any] = []
     async with asyncio.timeout(60):
-        while not found or found[-1]["type"] != kind:
+        while not found or found[-1]["type"] not in kinds:
             found.append(json.loads(await socket.recv()))
             assert kind == "error" or found[-1]["type"] != "error", found[-1]
     return found

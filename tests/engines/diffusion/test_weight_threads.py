@@ -72,7 +72,6 @@ def test_one_after_another(sharded: Path, readers: dict[str, set[int]]) -> None:
     load_with(sharded, disable_multithread_weight_load=True)
 
     assert readers["pools"] == {1}  # transformers has no way without a pool
-    assert len(readers["transformers"]) == 1
     assert not readers["diffusers"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,14 +24,22 @@ async def receiver() -> AsyncIterator[RowReceiver]:
     made.close()
 
 
+@pytest.fixture
+def sender(receiver: RowReceiver) -> Iterator[RowSender]:
+    """A worker's, which ends with its process; here it has to be ended."""
+    made = RowSender(receiver.address)
+    context = made._socket.context
+    yield made
+    context.destroy(linger=0)
+
+
 def step(*spans: Span) -> tuple[Step, memoryview]:
     """Rows of two bfloat16 numbers, which count from 0."""
     rows = sum(span.count for span in spans)
     return Step("bfloat16", 2, list(spans)), memoryview(bytes(range(4 * rows)))
 
 
-async def test_each_span_goes_to_its_request_only(receiver: RowReceiver) -> None:
-    sender = RowSender(receiver.address)
+async def test_each_span_goes_to_its_request_only(receiver: RowReceiver, sender: RowSender) -> None:
     mine: list[Rows] = []
     others: list[Rows] = []
     key, other = receiver.add(mine.append), receiver.add(others.append)
@@ -48,8 +56,7 @@ async def test_each_span_goes_to_its_request_only(receiver: RowReceiver) -> None
     assert len(others) == 2
 
 
-async def test_a_sender_waits_for_a_replica_that_does_not_read(receiver: RowReceiver) -> None:
-    sender = RowSender(receiver.address)
+async def test_a_sender_waits_for_a_replica_that_does_not_read(receiver: RowReceiver, sender: RowSender) -> None:
     taken: list[Rows] = []
     key = receiver.add(taken.append)
     sent: list[int] = []
