@@ -56,7 +56,7 @@ async def until(socket: ClientConnection, *kinds: str) -> list[Any]:
     async with asyncio.timeout(60):
         while not found or found[-1]["type"] not in kinds:
             found.append(json.loads(await socket.recv()))
-            assert kind == "error" or found[-1]["type"] != "error", found[-1]
+            assert "error" in kinds or found[-1]["type"] != "error", found[-1]
     return found
 
 
