@@ -25,6 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 WHOLE_SERVERS = ("faults", "compat", "cluster", "routes/test_metrics.py", "engines/test_worker.py", "console")
 """Tests of real processes against the clock."""
+BY_THE_CLOCK = ("pipeline", "realtime", "routes", "engines/omni")
+"""Tests whose waits are short ones."""
 
 
 def _line(place: str) -> str:
@@ -44,13 +46,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lines:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole servers come first. They share two cores with what runs beside them: one that fails is tried once more, and
-    pytest says so."""
+    """Whole servers come first. What goes by the clock shares two cores with the other line: what fails of it is tried
+    once more, and pytest says so."""
     here = Path(__file__).parent
-    for item in items:
-        if _line(item.path.relative_to(here).as_posix()) == "servers":
+    places = {item: item.path.relative_to(here).as_posix() for item in items}
+    for item, place in places.items():
+        if place.startswith((*WHOLE_SERVERS, *BY_THE_CLOCK)):
             item.add_marker(pytest.mark.flaky(reruns=1))
-    items.sort(key=lambda item: item.get_closest_marker("flaky") is None)
+    items.sort(key=lambda item: _line(places[item]) != "servers")
 
 
 @pytest.fixture

@@ -404,17 +404,17 @@ async def test_nothing_said_for_long(served: Served, monkeypatch: pytest.MonkeyP
 
 
 async def test_a_client_that_listens_or_pings_is_not_idle(served: Served, model: Speaking) -> None:
-    served.settings.speech.socket_idle_s = 0.3
+    served.settings.speech.socket_idle_s = 0.8
     model.cues["slow"] = asyncio.Event()
     async with connected(served) as client:
         client.send("session.config")
         await client.receive()
         say(client, "slow")
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(1.2)
         model.cues["slow"].set()
         await client.until("session.done")
-        for _ in range(4):
-            await asyncio.sleep(0.15)
+        for _ in range(6):
+            await asyncio.sleep(0.2)
             client.send("ping")
             assert await client.receive() == {"type": "pong"}
 
