@@ -16,7 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -189,7 +189,8 @@ class Server:
     def destroy(self) -> None:
         """Kill whatever is left of it; for the end of a test."""
         for pid in self.tree():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # some end with others
+                os.kill(pid, signal.SIGKILL)
         self.process.wait(10)
         shutil.rmtree(self.home, ignore_errors=True)
 

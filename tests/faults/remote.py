@@ -11,7 +11,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Literal, NamedTuple
 
 import httpx
@@ -252,5 +252,6 @@ def run(fault: Fault, moment: Moment) -> Times:
 
 def _kill(server: Server) -> None:
     for pid in server.tree():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # some end with others
+            os.kill(pid, signal.SIGKILL)
     server.process.wait(10)
