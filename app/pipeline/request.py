@@ -116,7 +116,6 @@ class RequestStream:
             self._stream.on_consumed = self._consumed
             try:
                 await self._accepted(self._stream)
-                self._owed = 0
                 self._taken = True
                 self._pass_input_on()
                 return
@@ -149,7 +148,8 @@ class RequestStream:
         if isinstance(first, m.Failed):
             raise _PASSED_ON.get(first.code or "") or api_error(first)
         assert isinstance(first, m.Accepted), first
-        self._waiting = rest
+        self._waiting, self._owed = [], 0
+        self._keep(rest)
         self._meter.accepted()
 
     def append(self, data: bytes | memoryview, *, last: bool = False) -> None:
@@ -194,7 +194,8 @@ class RequestStream:
             raise
         if isinstance(events[-1], m.Failed):  # what came before it goes out first
             self._waiting = [events.pop()]
-        self._owed += sum(map(m.cost, events))
+        if not self._whole:
+            self._owed += sum(map(m.cost, events))
         self._meter.take(events)
         if isinstance(events[-1], m.Done):
             self.abort("done")
@@ -210,13 +211,19 @@ class RequestStream:
                     raise self._lost() from None
                 await self._open()
                 continue
-            self._waiting += batch
-            if self._whole:
-                self._owed += sum(map(m.cost, batch))
-                self._return_credit()
+            self._keep(batch)
         events, self._waiting = self._waiting, []
         self._streamed = self._streamed or not all(isinstance(event, m.Progress) for event in events)
         return events
+
+    def _keep(self, batch: list[m.AnyEvent]) -> None:
+        """What is kept until the answer is complete waits for nobody: the engine may send more at once."""
+        if not self._whole:
+            self._waiting = batch
+            return
+        self._waiting += batch
+        self._owed += sum(map(m.cost, batch))
+        self._return_credit()
 
     def _return_credit(self) -> None:
         """Who asks for the next batch has sent the last one to the HTTP client."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from app.cluster import messages as m
 from app.cluster.rundir import StartupError
 from app.pipeline.orchestrator import Orchestrator
+from app.pipeline.request import CREDIT_WINDOW
 from app.protocol.errors import ApiError
 from app.protocol.pictures import PictureTask, encode_task
 from tests.clusters import body, cluster, read, settings, text_of
@@ -28,6 +30,19 @@ async def test_an_answer_comes_back_in_order(tmp_path: Path) -> None:
         ((_, answer),) = await orchestrator.call_all("tokenize", 5)
         assert isinstance(answer, bytes)
         assert json.loads(answer)["count"] == 0
+
+
+async def test_a_large_answer_that_comes_with_its_acceptance_is_delivered(tmp_path: Path) -> None:
+    """Embeddings do: the one and the other leave the engine in the same turn, and the answer takes all credit."""
+    async with cluster(tmp_path, settings()) as (orchestrator, _):
+        word = "x" * CREDIT_WINDOW
+        for whole in (False, True):
+            submitted = asyncio.create_task(orchestrator.submit("chat", f"r{whole}", body(word), whole=whole))
+            await asyncio.sleep(0)
+            time.sleep(0.3)  # noqa: ASYNC251 - the loop is busy while both arrive
+            async with asyncio.timeout(10):
+                events = await read(await submitted)
+            assert text_of(events) == word + " "
 
 
 async def test_two_hundred_at_once_are_not_mixed_up(tmp_path: Path) -> None:
