@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from app.cluster.rundir import SOCKET_PATH_LIMIT
 from app.cluster.transport import local_address_towards
 from app.engines.llm import plugin
+from app.engines.threads import all_cores_but_one
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -68,7 +69,7 @@ class StartPlan:
         if not self._cpu:
             # As `vllm serve` does: a fork would inherit whatever the replica did to the device.
             return environment | {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
-        environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) - 1))
+        environment["OMP_NUM_THREADS"] = all_cores_but_one()
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # stages share the cores; pinning stacks them on the first
         if self._one_process:
             environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # lets the EngineCore do the work itself on a CPU

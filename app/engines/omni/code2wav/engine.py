@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from app.cluster.messages import Capabilities, Failed, Load
 from app.engines.base import EngineError, Request, still_loading
 from app.engines.omni.code2wav.options import read_options
+from app.engines.threads import all_cores_but_one
 from app.settings.schema import StageConfig
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Code2WavEngine:
             ValueError: the model is of no known family, lacks something, or an option cannot be had with it.
             OSError: a file of the model is missing or broken.
         """
+        os.environ.setdefault("OMP_NUM_THREADS", all_cores_but_one())  # torch reads it when it is imported
         module = await asyncio.to_thread(importlib.import_module, "app.engines.omni.code2wav.service")
         service: Service = await asyncio.to_thread(module.open_service, self._stage, self._options)
         self._service = service
