@@ -200,8 +200,6 @@ def test_sixteen_at_once_begin_to_speak_before_they_have_ended_to_think(omni: Om
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         orders = list(threads.map(order, range(AT_ONCE)))
-    import time
-    print("MARGIN", sorted((came.index("sound"), len(came) - 1 - came[::-1].index("text")) for came in orders))
     for came in orders:
         assert "sound" in came
         assert came.index("sound") < len(came) - 1 - came[::-1].index("text")
