@@ -22,7 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.gpu_sections import Finding, names
+from bench.gpu_finding import Finding
+from bench.gpu_sections import names
 from bench.report import conditions, environment
 from bench.variants import ROOT
 

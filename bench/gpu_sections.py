@@ -15,17 +15,11 @@ from typing import Any, Literal
 
 import msgspec
 
-NO_GPU = "no accelerator here"
+from bench import gpu_pictures
+from bench.gpu_finding import NO_GPU, Finding, has_gpu
+
 _PROMPTS = 16
 _TOKENS = 64
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One row of the page."""
-
-    what: str
-    result: str
-    state: Literal["ok", "failed", "not run"] = "ok"
 
 
 Section = Callable[[], Iterator[Finding]]
@@ -39,13 +33,6 @@ def names() -> list[str]:
 def run(name: str) -> Iterator[Finding]:
     """What a section finds, in this process."""
     yield from _SECTIONS[name]()
-
-
-def has_gpu() -> bool:
-    """Whether torch has an accelerator to compute on."""
-    import torch
-
-    return torch.accelerator.is_available()
 
 
 # ------------------------------------------------------------------------------------------------ machine
@@ -342,6 +329,8 @@ async def _conversations(port: int) -> list[Finding]:
 _SECTIONS: dict[str, Section] = {
     "machine": machine,
     "attention": attention,
+    "pictures": gpu_pictures.pictures,
+    "pictures, kernels": gpu_pictures.kernels,
     "code2wav": code2wav,
     "text, eager": text_eager,
     "text, graphs": text_graphs,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import gpu_check, gpu_sections
-from bench.gpu_sections import Finding
+from bench.gpu_finding import Finding
 
 ROOT = Path(__file__).resolve().parent.parent
 

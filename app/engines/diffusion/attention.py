@@ -28,7 +28,6 @@ _PEER_NAMES = {
 """What vllm-omni calls kernels that diffusers has under another name."""
 
 _RAISED_BY_KERNELS = (RuntimeError, ValueError, TypeError, AssertionError, ImportError, OSError, LookupError)
-_RAISED_BY_KERNELS = (RuntimeError, ValueError, TypeError, AssertionError, ImportError, OSError, LookupError)
 _PROBE_TOKENS, _PROBE_HEADS, _PROBE_DIM = 128, 2, 64
 
 
