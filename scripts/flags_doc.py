@@ -20,7 +20,7 @@ Each flag is also an environment variable and, where it is an engine's or a stag
 `--stage-overrides` (with underscores). [Configuration](configuration.md) says which of them is stronger, with
 examples; `omni-app config MODEL [flags]` prints every value with its origin.
 
-Unless it says so, `serve` and `headless` both take a flag. A planned or refused flag is an error that says why.
+Unless it says so, `serve` and `headless` both take a flag. A refused flag is an error that says why.
 """
 
 
@@ -60,8 +60,6 @@ def _meaning(flag: Flag) -> str:
     if flag.status == "refused":
         return f"Not accepted: {flag.reason}."
     parts = [flag.help]
-    if flag.status == "planned":
-        parts.append(f"Planned: part {flag.part}.")
     if flag.needs:
         parts.append(f"Needs {flag.needs}.")
     if len(flag.commands) == 1:

@@ -87,8 +87,6 @@ def _row(flag: Flag) -> tuple[str, str]:
 
 def _note(flag: Flag) -> str:
     """What stands in the place of the help of a flag that no value is accepted for."""
-    if flag.status == "planned":
-        return f"{flag.help} (planned: part {flag.part})"
     return f"Not accepted: {flag.reason}." if flag.status == "refused" else ""
 
 

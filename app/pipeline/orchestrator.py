@@ -127,6 +127,10 @@ class Orchestrator:
             for pool in self._graph.pools.values()
         ]
 
+    def in_flight(self) -> list[tuple[m.ReplicaInfo, int]]:
+        """How many requests of this API worker each replica has."""
+        return [(x.info, x.in_flight) for pool in self._graph.pools.values() for x in pool.connections]
+
     def capabilities(self) -> m.Capabilities:
         """What the pipeline can do: the entry stages taken together, with what the stages behind them make."""
         return self._graph.capabilities()

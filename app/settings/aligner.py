@@ -136,7 +136,7 @@ def _read(chosen: Given | None, problems: list[str]) -> StageValues | None:
         problems.append(f"{chosen.value}: runner: a forced aligner runs as pooling, not {arguments['runner']!r}")
     fixed = sorted({"hf_overrides", "pooler_config"} & arguments.keys())
     problems += [f"{chosen.value}: engine_args.{key}: is set by the server" for key in fixed]
-    problems += checked.planned
+    problems += checked.refused
     return checked
 
 

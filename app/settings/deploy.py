@@ -36,7 +36,7 @@ class Document(msgspec.Struct, kw_only=True):
 
     `async_chunk` is for all edges, None if the file does not say; `edges` are those under that key, by stage id;
     `connectors` are those under that one, the settings of each by its name. `lines` are those of the top keys.
-    `planned` are problems for a pipeline that runs, not for one that cannot.
+    `refused` are problems for a pipeline that runs, not for one that cannot.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Document(msgspec.Struct, kw_only=True):
     stages: dict[int, StageValues] = {}
     platforms: dict[str, dict[int, StageValues]] = {}
     lines: dict[str, int] = {}
-    planned: list[str] = []
+    refused: list[str] = []
 
 
 def find(name: str) -> Path:
@@ -101,7 +101,7 @@ class _Checker:
         self._path = path
         self._lines = lines
         self._problems = problems
-        self._planned: list[str] = []
+        self._refused: list[str] = []
 
     def document(self, content: dict[str, Any]) -> Document:
         if "stage_args" in content:
@@ -128,7 +128,7 @@ class _Checker:
             stages=self._stages(content.get("stages", []), "stages"),
             platforms=self._platforms(content.get("platforms", {})),
             lines=self._lines,
-            planned=self._planned,
+            refused=self._refused,
         )
 
     def _check_keys(self, content: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class _Checker:
                 continue
             known[key] = content[key]
             if reason := refusal(key, content[key]):
-                self._planned.append(f"{self._path}: {key}: {reason}")
+                self._refused.append(f"{self._path}: {key}: {reason}")
         return known
 
     def _common(self, content: dict[str, Any]) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class _Checker:
     def _stage(self, entry: dict[str, Any], place: str) -> StageValues:
         settings = {key: value for key, value in entry.items() if key != "stage_id"}
         checked = check_stage(settings, f"{self._path}: {place}", self._problems)
-        self._planned += checked.planned
+        self._refused += checked.refused
         prefix = f"{place}."
         lines = {
             value_path(path.removeprefix(prefix)): line for path, line in self._lines.items() if path.startswith(prefix)

@@ -78,24 +78,20 @@ _INSTEAD = (
 CHUNKS = ("codec_chunk_frames", "initial_codec_chunk_frames", "codec_left_context_frames")
 """Settings of a connector that say how a vocoder cuts what it is fed: they become arguments of that stage's engine."""
 
-_LATER = {"session_mode": 8, "duplex_session": 8, "model_runner": 8}
-"""The part of the project with which a key comes."""
-
+_DUPLEX = "no model here listens and speaks at a time; conversations on /v1/realtime take turns: remove it"
 _NEVER = {
     "custom_voice_dir": "voices are no files of a directory; upload them with POST /v1/audio/voices",
+    "session_mode": _DUPLEX,
+    "duplex_session": _DUPLEX,
+    "model_runner": "vLLM chooses its runner; VLLM_USE_V2_MODEL_RUNNER (0 or 1) in the environment decides: remove it",
     "active_stream_window": "how much a stage does at the same time is its max_num_seqs; remove it",
 }
 
 
-def comes_later(part: int) -> str:
-    """What is said of a key that a later part of the project brings."""
-    return f"this version does not have it yet: it comes with part {part} of the project"
-
-
 def refusal(key: str, value: Any) -> str:
     """Why a pipeline that runs cannot have this value of a key, which is of the right type; "" if it can."""
-    if key in _LATER:
-        return comes_later(_LATER[key])
+    if key == "session_mode" and value == "turn":  # as it is here
+        return ""
     if key == "connectors":
         return _of_connectors(msgspec.convert(value, KEYS[key]))
     if key == "edges" and any(edge.window_size or edge.max_inflight for edge in msgspec.convert(value, KEYS[key])):

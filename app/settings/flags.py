@@ -17,7 +17,7 @@ Group = Literal[
     "model", "server", "log", "stages", "cluster", "engine", "frontend", "vllm", "media", "speech", "diffusion", "other"
 ]
 Command = Literal["serve", "headless"]
-Status = Literal["works", "planned", "refused"]
+Status = Literal["works", "refused"]
 
 GROUPS: dict[Group, str] = {
     "model": "Model",
@@ -43,10 +43,9 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     stages, and "input" means that resolve() consumes it (which model, which files). `default` of engine flags is None:
     the engine's own. `least` and `most` bound numbers. `commands` are the commands that take the flag.
 
-    A `refused` flag is known and never accepted; `reason` says why and what to use. A `planned` one comes with `part`
-    of the project. `needs` tells which hardware a flag is for. `never`: values of users of vllm-omni that no engine
-    here can honour, with why and what to use. `prefix`: of its environment variable, where another flag has the
-    plain one.
+    A `refused` flag is known and never accepted; `reason` says why and what to use. `needs` tells which
+    hardware a flag is for. `never`: values of users of vllm-omni that no engine here can honour, with why and what to
+    use. `prefix`: of its environment variable, where another flag has the plain one.
     """
 
     name: str
@@ -66,7 +65,6 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     short: bool = False
     secret: bool = False
     status: Status = "works"
-    part: int = 0
     reason: str = ""
     needs: str = ""
     prefix: str = ""
@@ -99,14 +97,6 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.status != "works":
             raise ValueError(self.refusal)
-        return self.checked(given)
-
-    def checked(self, given: object) -> Any:
-        """As value(), but also for a flag that is planned: files of pipelines that are planned have it.
-
-        Raises:
-            ValueError: it is not acceptable; the message does not name the flag.
-        """
         value = parse(self.kind, given)
         if isinstance(value, str) and value in self.never:
             raise ValueError(f"{value} is not accepted: {self.never[value]}")
@@ -121,8 +111,6 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def refusal(self) -> str:
         """Why no value is accepted."""
-        if self.status == "planned":
-            return f"this version does not have it yet: it comes with part {self.part} of the project"
         return f"not accepted: {self.reason}"
 
     def _check_bounds(self, value: float) -> None:

@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import msgspec
 
-from app.settings.deploykeys import comes_later
 from app.settings.devices import parse_devices
 from app.settings.flags import Flag, by_engine_argument, flags
 from app.settings.problems import near
@@ -26,14 +25,14 @@ class StageValues(msgspec.Struct, frozen=True, kw_only=True):
     """Checked settings of one stage: fields of StageConfig, with engine arguments under "engine_args".
 
     `named` are the engine arguments that were given by a name of the flag table, which the stage's kind must own.
-    `planned` are problems for a pipeline that runs, not for one that cannot. `connections` are the other stages that it
+    `refused` are problems for a pipeline that runs, not for one that cannot. `connections` are the other stages that it
     is connected to, as (from, to) with None for itself, each with the name of a connector. `lines` are those of the
     file by path in `values`.
     """
 
     values: dict[str, Any]
     named: frozenset[str] = frozenset()
-    planned: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     connections: tuple[Connection, ...] = ()
     lines: dict[str, int] = {}
 
@@ -47,7 +46,7 @@ def check_stage(given: Mapping[str, Any], where: str, problems: list[str]) -> St
     return StageValues(
         values=checker.fields | ({"engine_args": arguments} if arguments else {}),
         named=frozenset(checker.named),
-        planned=tuple(checker.planned),
+        refused=tuple(checker.refused),
         connections=tuple(checker.connections),
     )
 
@@ -66,7 +65,7 @@ class _Checker:
         self.fields: dict[str, Any] = {}
         self.arguments: dict[str, Any] = {}
         self.named: set[str] = set()
-        self.planned: list[str] = []
+        self.refused: list[str] = []
         self.connections: list[Connection] = []
 
     def take(self, key: str, value: Any) -> None:
@@ -80,7 +79,7 @@ class _Checker:
         elif key in _CONNECTORS:
             self._take_connectors(key, value)
         elif key in REFUSED_KEYS:
-            self.planned.append(f"{self._where}.{key}: {REFUSED_KEYS[key]}")
+            self.refused.append(f"{self._where}.{key}: {REFUSED_KEYS[key]}")
         elif flag is not None:
             self._take_argument(flag, key, value, key)
             self.named.add(key)
@@ -90,9 +89,7 @@ class _Checker:
             self._problems.append(f"{self._where}: {_unknown(key)}")
 
     def _take_argument(self, flag: Flag, key: str, value: Any, place: str) -> None:
-        if flag.status == "planned":
-            self.planned.append(f"{self._where}.{place}: {flag.refusal}")
-        self.arguments[key] = self._checked(flag.checked if flag.status == "planned" else flag.value, value, place)
+        self.arguments[key] = self._checked(flag.value, value, place)
 
     def _take_escape(self, name: str, given: Any) -> None:
         if not isinstance(given, Mapping):
@@ -173,7 +170,7 @@ _OF_CACHES = (
 REFUSED_KEYS = {
     "subtalker_sampling_params": _OF_QWEN3_TTS,
     "silence_ban_frames": _OF_QWEN3_TTS,
-    "default_pooling_params": comes_later(8),
+    "default_pooling_params": "say it in each request, or in pooler_config, which is vLLM's own argument",
     "is_prefill_only": _OF_PAIRS,
     "is_decode_only": _OF_PAIRS,
     "omni_kv_config": _OF_CACHES,

@@ -66,7 +66,7 @@ def resolve_stages(
     explicit = {document.name for document in documents} - {file.name for file in SHIPPED.glob("*.yaml")}
     if pipeline.stages and shipped.name not in {document.name for document in documents}:
         documents += _shipped(shipped, problems, warnings)
-    problems += (problem for document in documents for problem in document.planned)
+    problems += (problem for document in documents for problem in document.refused)
     models = StageModels(look_up, problems, None if pipeline.open else found)
     builder = Builder(
         Sources(
@@ -158,7 +158,7 @@ def _by_stage(given: Mapping[str, Given], key: str, problems: list[str]) -> dict
             problems.append(f"{where}: expected an object of settings, got {values!r}")
         elif key == "stage_overrides":
             stages[int(stage_id)] = check_stage(values, where, problems)
-            problems += stages[int(stage_id)].planned
+            problems += stages[int(stage_id)].refused
         else:
             stages[int(stage_id)] = StageValues(values={key: values})
     return stages

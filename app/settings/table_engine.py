@@ -96,6 +96,7 @@ ENGINE = (
         "Let administrators put stages to sleep: they give their memory back until they are woken.",
         kinds=("llm", "diffusion"),
     ),
+    _llm("enable-ar-profiler", "bool", "Log how long each request of a text stage waited, read and wrote."),
 )
 
 FRONTEND = (

@@ -67,4 +67,14 @@ LOG_FLAGS = (
         commands=("serve",),
         help="Paths whose requests get no line, such as /metrics.",
     ),
+    Flag(
+        name="enable-orch-monitor",
+        kind="bool",
+        group="log",
+        target="log.orch_monitor",
+        default=_DEFAULT.orch_monitor,
+        commands=("serve",),
+        help="Let each API worker write every second, as a line of JSON in omni-orchestrator-PID.jsonl in the working "
+        "directory, what its orchestrator does: requests at each replica, load and lag of the event loop.",
+    ),
 )

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.settings.flags import Flag
 from app.settings.values import ValueKind
-
-_REST = 8
-
-
-def _planned(part: int, name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
-    return Flag(name=name, kind=kind, group="other", target="input", help=help, status="planned", part=part, **more)
 
 
 def _refused(name: str, reason: str, kind: ValueKind = "str", aliases: tuple[str, ...] = ()) -> Flag:
@@ -20,16 +12,9 @@ def _refused(name: str, reason: str, kind: ValueKind = "str", aliases: tuple[str
     )
 
 
-PLANNED = (
-    _planned(_REST, "enable-orch-monitor", "bool", "Write what the orchestrator does as JSON."),
-    _planned(_REST, "enable-ar-profiler", "bool", "Tell how long each text stage took."),
-    _planned(
-        _REST, "robot-openpi-idle-timeout", "float", "Silence after which a robot's WebSocket is closed.", least=0
-    ),
-)
-
 REFUSED = (
     _refused("stage-configs-path", "the old format of deploy files; use --deploy-config"),
+    _refused("robot-openpi-idle-timeout", "no policy of a robot runs here, so there is no WebSocket for it", "float"),
     _refused("replica-id", "the master numbers the replicas itself", "int"),
     _refused(
         "task-type", "tasks are those of Qwen3-TTS, which cannot run here; other models show theirs by their files"
@@ -52,4 +37,4 @@ REFUSED = (
     _refused("dp-supervisor-probe-failure-threshold", "use --omni-heartbeat-timeout", "int"),
 )
 
-PEER_FLAGS = (*PLANNED, *REFUSED)
+PEER_FLAGS = REFUSED

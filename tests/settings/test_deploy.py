@@ -143,7 +143,7 @@ def test_shipped_files_are_right(file: Path) -> None:
     assert problems == []
     assert document.pipeline == file.stem
     assert sorted(document.stages) == list(range(len(pipeline.stages)))
-    assert bool(document.planned) <= bool(pipeline.refusal)
+    assert bool(document.refused) <= bool(pipeline.refusal)
 
 
 def test_every_pipeline_has_its_file() -> None:
@@ -161,7 +161,8 @@ def test_a_pipeline_that_cannot_run_is_refused_with_one_sentence(name: str, mode
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("session_mode: turn", "x.yaml: session_mode: this version does not have it yet: it comes with part 8"),
+        ("session_mode: duplex", "x.yaml: session_mode: no model here listens and speaks at a time"),
+        ("model_runner: v1", "x.yaml: model_runner: vLLM chooses its runner"),
         ("async_chunk: maybe", "x.yaml: async_chunk: Expected `bool`, got `str`"),
         ("edges: [{from: 0, to: 1, size: 2}]", "x.yaml: edges: Object contains unknown field `size`"),
         ("connectors: {a: {name: X, extra: 1}}", "x.yaml: connectors: Expected `object`, got `int`"),
@@ -169,8 +170,8 @@ def test_a_pipeline_that_cannot_run_is_refused_with_one_sentence(name: str, mode
         ("stages: [{stage_id: 0, silence_ban_frames: 1}]", "stages[0].silence_ban_frames: a setting of Qwen3-TTS"),
         ("stages: [{stage_id: 0, vae_use_tiling: 1}]", "stages[0].vae_use_tiling: expected true or false, got 1"),
         (
-            "stages: [{stage_id: 0, diffusion_streaming_output: on}]",
-            "stages[0].diffusion_streaming_output: this version does not have it yet",
+            "stages: [{stage_id: 0, default_pooling_params: {}}]",
+            "stages[0].default_pooling_params: say it in each request",
         ),
         ("stages: [{stage_id: 0, runtime: {seed: 1}}]", "stages[0].runtime: only devices, num_replicas and env belong"),
     ],

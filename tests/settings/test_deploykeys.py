@@ -36,6 +36,6 @@ def test_what_hands_caches_over_is_refused(key: str, instead: str) -> None:
     problems: list[str] = []
     checked = check_stage({key: True}, "x.yaml: stages[0]", problems)
     assert problems == []
-    [told] = checked.planned
+    [told] = checked.refused
     assert told.startswith(f"x.yaml: stages[0].{key}: ")
     assert instead in told

@@ -52,9 +52,6 @@ INPUTS = {
 }
 """Flags that say where settings come from; their tests are in the files of those who read them."""
 
-DONE_PARTS = {1, 2, 3, 4, 5, 6, 7}
-"""Parts of the project that have landed: no flag may be planned for one of them any more."""
-
 WORKING = [flag for flag in flags() if flag.status == "works"]
 OURS = [flag for flag in WORKING if flag.group != "vllm"]
 OF_EDGES = "async-chunk"
@@ -179,15 +176,11 @@ def test_what_is_not_accepted_says_why_when_typed(model: str) -> None:
     with pytest.raises(ConfigError) as caught:
         examine({"model": model, **{flag.key: sample(flag) for flag in NOT_ACCEPTED}}, {}, source="flag")
     assert caught.value.problems == [f"flag --{flag.name}: {flag.refusal}" for flag in NOT_ACCEPTED]
-    assert all(flag.part or flag.reason for flag in NOT_ACCEPTED)
+    assert all(flag.reason for flag in NOT_ACCEPTED)
 
 
 def test_what_is_not_accepted_is_no_variable_either(model: str) -> None:
-    planned = [flag for flag in NOT_ACCEPTED if flag.status == "planned"]
-    with pytest.raises(ConfigError) as caught:
-        examine({"model": model}, {flag.variable: sample(flag) for flag in planned})
-    assert caught.value.problems == [f"{flag.variable}: {flag.refusal}" for flag in planned]
-    refused = {flag.variable for flag in NOT_ACCEPTED if flag.status == "refused"} - by_variable().keys()
+    refused = {flag.variable for flag in NOT_ACCEPTED} - by_variable().keys()
     warnings = examine({"model": model}, dict.fromkeys(refused, "1")).warnings
     assert len(warnings) == len(refused)
 
@@ -206,11 +199,6 @@ def test_all_other_arguments_of_vllm_arrive(without: str, model: str, tmp_path: 
         ({"stage_overrides": {"0": expected}}, {}),
     ):
         assert examine({"model": model, **typed}, environ).settings.stages[0].engine_args == expected
-
-
-def test_nothing_stays_planned_when_its_part_is_done() -> None:
-    assert [flag.name for flag in flags() if flag.status == "planned" and flag.part in DONE_PARTS] == []
-    assert {flag.part for flag in flags() if flag.status == "planned"} <= set(range(6, 9))
 
 
 @pytest.mark.parametrize(

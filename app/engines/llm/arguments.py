@@ -30,6 +30,10 @@ _OURS = {
 }
 
 
+PROFILER = "enable_ar_profiler"
+"""An argument of ours: vLLM is not told of it."""
+
+
 class EngineArgumentError(ValueError):
     """An engine argument is unknown, wrong or not the engine's; str() says which and what to do."""
 
@@ -49,6 +53,10 @@ def parse(stage: StageConfig, served_model_names: list[str], defaults: dict[str,
 
     _check_names(stage)
     chosen = defaults | stage.engine_args | _sampling_defaults(stage)
+    if chosen.pop(PROFILER, False) and chosen.get("disable_log_stats"):
+        raise EngineArgumentError(
+            f"stage {stage.stage_id} ({stage.name}): {PROFILER} reads vLLM's statistics; remove disable_log_stats"
+        )
     argv = ["--model", stage.model, "--served-model-name", *served_model_names]
     for name, value in chosen.items():
         argv += _flag(name, value)
@@ -71,7 +79,7 @@ def _check_names(stage: StageConfig) -> None:
         {field.name for field in dataclasses.fields(kind)} for kind in (AsyncEngineArgs, BaseFrontendArgs, FrontendArgs)
     )
     where = f"stage {stage.stage_id} ({stage.name}): engine argument"
-    for name in stage.engine_args:
+    for name in stage.engine_args.keys() - {PROFILER}:
         if name in _OURS:
             raise EngineArgumentError(f"{where} {name!r} is set by {_OURS[name]}; remove it from engine_args")
         if name in server - frontend:

@@ -70,11 +70,12 @@ class EngineProcess:
         prepare(args)
         config = plan.configure(args, self._architectures)
         from app.engines.llm.frontend import Frontend, StepMeter
+        from app.engines.llm.times import RequestTimes
 
-        meter = StepMeter()
+        meter, timed = StepMeter(), bool(stage.engine_args.get(arguments.PROFILER))
         frontend = Frontend.from_vllm_config(
             config,
-            stat_loggers=[lambda _config, _index: meter],
+            stat_loggers=[lambda _config, _index: meter, *([RequestTimes] if timed else [])],
             enable_log_requests=args.enable_log_requests,
             disable_log_stats=args.disable_log_stats,
         )
