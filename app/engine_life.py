@@ -17,8 +17,10 @@ from app.cluster.rundir import RunDir, StartupError, sweep
 from app.cluster.runtime import Attachment, Interrupted
 from app.granian_worker import exit_with_parent
 from app.routes.body import end_uploads
+from app.routes.videowork import VideoWork
 from app.signals import Shutdown, watch_shutdown
 from app.telemetry.metrics import Metrics
+from app.telemetry.orchmonitor import keep_monitoring, monitor_path
 
 if TYPE_CHECKING:
     from app.factory import OmniApp
@@ -41,6 +43,7 @@ async def run_engine(app: Litestar) -> AsyncIterator[None]:
     run_dir.raise_failure()
     with watch_shutdown() as shutdown:
         app.state.stopping, app.state.draining = shutdown.event, asyncio.Event()
+        app.state.video_work = VideoWork(app.state.draining)
         attachment = Attachment(run_dir, shutdown)
         tasks = [asyncio.create_task(_drain(app, shutdown), name="drain")]
         try:
@@ -49,10 +52,13 @@ async def run_engine(app: Litestar) -> AsyncIterator[None]:
             elif await _boot(app, attachment):
                 tasks.append(asyncio.create_task(_keep(app, attachment), name="master watch"))
             tasks.append(asyncio.create_task(app.state.generated.keep_swept(), name="sweep generated files"))
+            if app.settings.log.orch_monitor:
+                tasks.append(asyncio.create_task(_monitor(app), name="orchestrator monitor"))
             yield
         finally:
             shutdown.event.set()
             _end_requests(app)
+            await app.state.video_work.finish()
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -92,6 +98,12 @@ async def _boot_and_keep(app: OmniApp, attachment: Attachment) -> None:
     except StartupError as error:
         die(failure_message(error))
     await _keep(app, attachment)
+
+
+async def _monitor(app: OmniApp) -> None:
+    path = monitor_path()
+    logger.info("--enable-orch-monitor: a line is written to %s every second", path)
+    await keep_monitoring(lambda: app.state.orchestrator, path)
 
 
 async def _drain(app: OmniApp, shutdown: Shutdown) -> None:

@@ -30,6 +30,7 @@ from app.routes.unread import Upload
 from app.settings.resolve import resolve
 from app.settings.schema import Settings
 from app.store.generated import GeneratedFiles
+from app.store.videos import Videos
 from app.store.voices import Voices
 from app.telemetry.logging import configure_logging_once, send_errors_to
 from app.telemetry.metrics import Metrics
@@ -101,6 +102,7 @@ class OmniApp(Litestar):
         self.state.generated = GeneratedFiles(
             run_dir.path / "generated", server.generated_file_lifetime_s, server.generated_files_bytes
         )
+        self.state.videos = Videos(run_dir.path / "videos", self.state.generated, server.generated_file_lifetime_s)
         self.state.voices = Voices(settings.speech)
         self.state.run_dir = run_dir.path
         self.state.orchestrator = orchestrator

@@ -212,6 +212,49 @@ def wan_two() -> Any:
     )
 
 
+def wan_image_to_video() -> Any:
+    """As Wan 2.2 TI2V: no encoder of pictures, a picture is the first frame; patches of 2 x 2 pixels are decoded."""
+    patches = {"in_channels": 12, "out_channels": 12, "patch_size": 2, "scale_factor_spatial": 16, "is_residual": True}
+    vae = diffusers.AutoencoderKLWan(**_causal_blocks(8), **patches)
+    return diffusers.WanImageToVideoPipeline(
+        transformer=_wan_transformer(), expand_timesteps=True, **_wan_parts() | {"vae": vae}
+    )
+
+
+def cogvideox() -> Any:
+    tokenizer = tiny_text.t5_tokenizer(226)
+    transformer = diffusers.CogVideoXTransformer3DModel(
+        num_attention_heads=2,
+        attention_head_dim=16,
+        in_channels=4,
+        out_channels=4,
+        time_embed_dim=8,
+        text_embed_dim=32,
+        num_layers=2,
+        sample_width=8,
+        sample_height=8,
+        sample_frames=9,
+        patch_size=2,
+    )
+    vae = diffusers.AutoencoderKLCogVideoX(
+        down_block_types=("CogVideoXDownBlock3D",) * 4,
+        up_block_types=("CogVideoXUpBlock3D",) * 4,
+        block_out_channels=(8, 8, 8, 8),
+        latent_channels=4,
+        layers_per_block=1,
+        norm_num_groups=2,
+        sample_height=64,
+        sample_width=64,
+    )
+    return diffusers.CogVideoXPipeline(
+        tokenizer=tokenizer,
+        text_encoder=tiny_text.t5_encoder(tokenizer),
+        vae=vae,
+        transformer=transformer,
+        scheduler=diffusers.CogVideoXDDIMScheduler(prediction_type="v_prediction", rescale_betas_zero_snr=True),
+    )
+
+
 def stable_audio() -> Any:
     tokenizer = tiny_text.t5_tokenizer(32)
     vae = diffusers.AutoencoderOobleck(
@@ -320,6 +363,8 @@ KINDS: dict[str, Callable[[], Any]] = {
     "zimage": z_image,
     "wan": wan,
     "wan22": wan_two,
+    "wan_i2v": wan_image_to_video,
+    "cogvideox": cogvideox,
     "stableaudio": stable_audio,
     "glmimage": glm_image,
 }

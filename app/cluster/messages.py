@@ -18,7 +18,7 @@ import msgspec
 
 from app.cluster.refs import Ref
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Raised by one whenever a message changes its meaning; the registry refuses peers that speak another number."""
 
 ReplicaState = Literal["starting", "up", "draining", "suspect", "down"]
@@ -436,6 +436,25 @@ class Audio(Event):
     ref: Ref | None = None
 
 
+class Video(Event):
+    """A video as a file (MP4), or the next piece of one where the task is `streamed`; joined, they are the file.
+
+    `frames`: how many this event adds, at `fps` frames a second; the rest as in Picture.
+    """
+
+    data: memoryview
+    width: int
+    height: int
+    frames: int
+    fps: float
+    seed: int
+    ref: Ref | None = None
+
+
+Media = Picture | Audio | Video
+"""Events whose data may be large, so that it goes by a ref where that is possible."""
+
+
 class Tensors(Event):
     """What a stage produced for the next one: `packed` is a pack of app/cluster/tensors.py, passed on as it is.
 
@@ -494,6 +513,7 @@ AnyEvent = (
     | Progress
     | Picture
     | Audio
+    | Video
     | Tensors
     | Consumed
     | Done
@@ -516,7 +536,7 @@ def cost(event: AnyEvent) -> int:
         return len(event.fields) + _FRAMING
     if isinstance(event, Named):
         return len(event.data) + _FRAMING
-    if isinstance(event, Picture | Audio):
+    if isinstance(event, Media):
         return len(event.data)
     return len(event.body) if isinstance(event, Document) else 0
 

@@ -131,7 +131,7 @@ class ClientRequest:
         if self._credit <= 0:
             self._broke_since = time.monotonic()
             self._funded.clear()
-        if self._takes_refs and isinstance(event, m.Picture | m.Audio):
+        if self._takes_refs and isinstance(event, m.Media):
             event = self._client.by_ref(self, event)
         self._client.enqueue(self.request_id, event)
 
@@ -259,7 +259,7 @@ class Client:
                 message = f"the client did not read its answer for {limit_s:g} s (--slow-client-timeout)"
                 self.enqueue(request_id, m.Failed(408, message, "timeout_error", code="slow_client"))
 
-    def by_ref(self, request: ClientRequest, event: m.Picture | m.Audio) -> m.Picture | m.Audio:
+    def by_ref(self, request: ClientRequest, event: m.Media) -> m.Media:
         """The event with a ref in the place of large data, if there is room, and somebody who will release it."""
         if not self.runs(request):
             return event

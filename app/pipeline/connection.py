@@ -21,7 +21,7 @@ from app.protocol.errors import ApiError
 logger = logging.getLogger("app.pipeline")
 
 _LAST = frozenset({m.Done, m.Failed})
-_NOTICED = frozenset({m.Picture, m.Audio, m.Tensors, m.Consumed})
+_NOTICED = frozenset({m.Picture, m.Audio, m.Video, m.Tensors, m.Consumed})
 """Events that are more than handed on."""
 
 
@@ -215,9 +215,9 @@ class Connection:
             return False
         if isinstance(event, m.Tensors):
             stream.holds = stream.holds or event.held
-        return not isinstance(event, m.Picture | m.Audio) or self._resolve(stream, event)
+        return not isinstance(event, m.Media) or self._resolve(stream, event)
 
-    def _resolve(self, stream: Stream, event: m.Picture | m.Audio) -> bool:
+    def _resolve(self, stream: Stream, event: m.Media) -> bool:
         """Map what the event refers to; where that is gone, the stream is lost."""
         if event.ref is None:
             return True

@@ -156,7 +156,7 @@ class EditRequest(ImageRequest, kw_only=True, forbid_unknown_fields=True):
             value = getattr(self, field) or []
             for position, item in enumerate(value if isinstance(value, list) else [value]):
                 param = f"{field}[{position}]" if isinstance(value, list) else field
-                sources.append(_source(item, param))
+                sources.append(source_of(item, param))
         return sources
 
     def mask_source(self) -> PictureSource | None:
@@ -169,7 +169,7 @@ class EditRequest(ImageRequest, kw_only=True, forbid_unknown_fields=True):
             raise invalid("mask_image", "is another name of mask; give one of them")
         field = "mask" if self.mask is not None else "mask_image"
         value = getattr(self, field)
-        return None if value is None else _source(value, field)
+        return None if value is None else source_of(value, field)
 
 
 class VariationRequest(ImageRequest, kw_only=True, forbid_unknown_fields=True):
@@ -266,13 +266,22 @@ def _size(asked: Controls) -> tuple[int, int]:
     """Width and height in pixels, 0 and 0 for the pipeline's own."""
     if asked.resolution is not None and asked.resolution not in RESOLUTIONS:
         raise invalid("resolution", f"must be one of {', '.join(map(str, RESOLUTIONS))}")
-    if asked.size is None or asked.size == "auto":
-        return 0, 0
-    if asked.resolution is not None:
+    if asked.resolution is not None and asked.size not in (None, "auto"):
         raise invalid("resolution", "cannot be given together with a size")
-    match = _SIZE.fullmatch(asked.size)
+    return parsed_size(asked.size)
+
+
+def parsed_size(size: str | None) -> tuple[int, int]:
+    """Width and height in pixels, 0 and 0 for the pipeline's own.
+
+    Raises:
+        ApiError: 400, it is no size.
+    """
+    if size is None or size == "auto":
+        return 0, 0
+    match = _SIZE.fullmatch(size)
     if match is None or max(width := int(match[1]), height := int(match[2])) > MAX_SIDE:
-        message = f"must be auto or WIDTHxHEIGHT, such as 1024x768, each 1 to {MAX_SIDE}; got {asked.size[:40]!r}"
+        message = f"must be auto or WIDTHxHEIGHT, such as 1024x768, each 1 to {MAX_SIDE}; got {size[:40]!r}"
         raise invalid("size", message)
     return width, height
 
@@ -288,7 +297,8 @@ def _steps(asked: Controls, usual: int | None) -> int | None:
     return min(MAX_STEPS, math.ceil(usual * factor))
 
 
-def _source(value: str | ImageReference, param: str) -> PictureSource:
+def source_of(value: str | ImageReference, param: str) -> PictureSource:
+    """The picture that a body names; `param` is where."""
     if isinstance(value, ImageReference):
         return PictureSource(url=value.image_url, param=f"{param}.image_url")
     return PictureSource(url=value, param=param)

@@ -33,6 +33,7 @@ from app.routes import (
     speechsocket,
     tokens,
     version,
+    videos,
     voices,
 )
 from app.routes.auth import require_key
@@ -77,6 +78,12 @@ handlers = [
             voices.retrieve_voice,
             voices.delete_voice,
             files.get_generated_file,
+            videos.create_video,
+            videos.make_video,
+            videos.list_videos,
+            videos.retrieve_video,
+            videos.delete_video,
+            videos.get_content,
             listening.create_transcription,
             listening.create_translation,
             tokens.tokenize,

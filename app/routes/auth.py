@@ -39,6 +39,15 @@ async def require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: B
         raise _unauthorized("The API key of this request is not known to this server.")
 
 
+def caller(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
+    """Whose request it is, as long as keys are configured: a digest of the key; "" for everybody otherwise."""
+    return (
+        _digest(_sent_key(connection).strip().encode("latin-1", "replace")).hex()
+        if settings(connection.app).server.api_keys
+        else ""
+    )
+
+
 def _sent_key(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
     """The bearer token, what Anthropic's clients send, or what is in a WebSocket's subprotocol; empty without any."""
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")

@@ -18,8 +18,8 @@ _BOUNDS = {
     "maxLength": "max_length",
     "enum": "enum",
 }
-_FILE = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
-_FILES = Schema(type=OpenAPIType.ARRAY, items=_FILE)
+FILE = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
+_FILES = Schema(type=OpenAPIType.ARRAY, items=FILE)
 
 
 def body_schema(model: type[msgspec.Struct]) -> Schema:
@@ -46,7 +46,8 @@ def _schema(found: dict[str, Any], components: dict[str, Any]) -> Schema:
     return Schema(type=kind, **rest)
 
 
-def _form(model: type[msgspec.Struct], files: dict[str, Schema]) -> OpenAPIMediaType:
+def form_schema(model: type[msgspec.Struct], files: dict[str, Schema]) -> OpenAPIMediaType:
+    """The form of a request struct, with parts that are files beside its fields."""
     fields = body_schema(model)
     return OpenAPIMediaType(
         schema=Schema(
@@ -74,7 +75,7 @@ class EditOperation(Operation):
         json = OpenAPIMediaType(
             schema=body_schema(EditRequest), example={"prompt": "make it green", "images": [{"image_url": picture}]}
         )
-        form = _form(EditRequest, {"image": _FILES, "mask": _FILE})
+        form = form_schema(EditRequest, {"image": _FILES, "mask": FILE})
         self.request_body = RequestBody(required=True, content={"application/json": json, "multipart/form-data": form})
 
 
@@ -83,5 +84,5 @@ class VariationOperation(Operation):
     """POST /v1/images/variations with its form."""
 
     def __post_init__(self) -> None:
-        form = _form(VariationRequest, {"image": _FILE})
+        form = form_schema(VariationRequest, {"image": FILE})
         self.request_body = RequestBody(required=True, content={"multipart/form-data": form})

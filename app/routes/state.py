@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from litestar import Litestar
 
     from app.pipeline.orchestrator import Orchestrator
+    from app.routes.videowork import VideoWork
     from app.settings.schema import Settings
     from app.store.generated import GeneratedFiles
+    from app.store.videos import Videos
     from app.store.voices import Voices
     from app.telemetry.metrics import Metrics
 
@@ -50,6 +52,16 @@ def uploads(app: Litestar) -> set[asyncio.Timeout]:
 def generated(app: Litestar) -> GeneratedFiles:
     """The files that wait to be fetched, those of the server's other API workers too."""
     return cast("GeneratedFiles", _state(app).generated)
+
+
+def videos(app: Litestar) -> Videos:
+    """The videos that are made or wait to be fetched, those of the server's other API workers too."""
+    return cast("Videos", _state(app).videos)
+
+
+def video_work(app: Litestar) -> VideoWork:
+    """The videos that this API worker makes in the background."""
+    return cast("VideoWork", _state(app).video_work)
 
 
 def order_lock(app: Litestar, kind: Literal["scale", "sleep"]) -> Path:

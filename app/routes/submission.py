@@ -76,7 +76,7 @@ async def respond(
     async with AsyncExitStack() as cleanup:
         client, drain = _interrupts(request, cleanup)
         with client.raising(ClientGoneError()), drain.raising(shutting_down()):
-            answer = await _submit(request, submission, stream)
+            answer = await _submit(request, submission, streamed=stream, whole=not stream)
             cleanup.push_async_callback(_close, answer, request)
             if not stream:
                 content = await delivery.whole(answer)
@@ -123,23 +123,34 @@ async def answered(
     Raises:
         ApiError: whatever the replica refuses.
     """
-    answer = await _submit(request, submission, False)
+    answer = await _submit(request, submission, streamed=False, whole=True)
     try:
         return await use(answer)
     finally:
         await _close(answer, request)
 
 
-async def _submit(request: Request[Any, Any, Any], submission: Submission, stream: bool) -> AnswerStream:
+async def submit(request: Request[Any, Any, Any], submission: Submission) -> AnswerStream:
+    """The answer to a submission that nobody waits for, as it comes; to be closed.
+
+    Raises:
+        ApiError: whatever the replica refuses.
+    """
+    return await _submit(request, submission, streamed=False, whole=False)
+
+
+async def _submit(
+    request: Request[Any, Any, Any], submission: Submission, *, streamed: bool, whole: bool
+) -> AnswerStream:
     """To the one stage that answers it, or to those that do so together."""
     stages, kind, body, model = orchestrator(request.app), submission.kind, submission.body, submission.model
     request_id, limit_s = _unique(request), time_limit(request)
     if submission.speech:
-        return await stages.speak(request_id, body, submission.speech, model=model, limit_s=limit_s, streamed=stream)
+        return await stages.speak(request_id, body, submission.speech, model=model, limit_s=limit_s, streamed=streamed)
     if submission.align is not None:
         return await stages.align(kind, request_id, body, submission.align, model=model, limit_s=limit_s)
     if stages.expands(kind):
-        return await stages.expand(kind, request_id, body, model=model, limit_s=limit_s, streamed=stream)
+        return await stages.expand(kind, request_id, body, model=model, limit_s=limit_s, streamed=streamed)
     return await stages.submit(
         kind,
         request_id,
@@ -148,8 +159,8 @@ async def _submit(request: Request[Any, Any, Any], submission: Submission, strea
         task=submission.task,
         instance=submission.instance,
         limit_s=limit_s,
-        streamed=stream,
-        whole=not stream,
+        streamed=streamed,
+        whole=whole,
     )
 
 

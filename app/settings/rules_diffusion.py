@@ -66,6 +66,7 @@ def diffusion_problems(stage: StageConfig) -> Iterator[str]:
     yield from _eight_bits(given)
     yield from _graphs(given)
     yield from _cache(given)
+    yield from _streaming(given)
     yield from _offload(given)
     yield from layout_problems(given)
     if Path(stage.model).expanduser().is_file():
@@ -119,6 +120,25 @@ def _graphs(given: dict[str, Any]) -> Iterator[str]:
         yield "--enable-cuda-graph-decode and --cache-backend exclude each other: a cache keeps what a graph overwrites"
     for name in (name for name in ("enable_cpu_offload", "use_hsdp", *_BY_LAYER) if given.get(name)):
         yield f"--enable-cuda-graph-decode and {_option(name)} exclude each other: weights must stay where they are"
+
+
+def _streaming(given: dict[str, Any]) -> Iterator[str]:
+    """Frames can be seen as they are decoded where the decoder works for one request, on whole frames."""
+    if not given.get("diffusion_streaming_output"):
+        return
+    if given.get("step_execution"):
+        yield "--diffusion-streaming-output and --step-execution exclude each other: requests share the decoder"
+    apart = (given.get("vae_patch_parallel_size") or 1) > 1 and given.get("vae_parallel_mode") != "batch"
+    if apart:
+        yield (
+            "--diffusion-streaming-output needs whole frames, and ranks that share the decoding make tiles: leave "
+            "--vae-patch-parallel-size out"
+        )
+    if given.get("vae_use_tiling"):
+        yield (
+            "--diffusion-streaming-output needs whole frames, which tiles are not: add --no-vae-use-tiling, which "
+            "takes more memory"
+        )
 
 
 def _cache(given: dict[str, Any]) -> Iterator[str]:

@@ -125,7 +125,7 @@ class MediaConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a replica loads for the image, audio and video parts of requests, beside data URLs: nothing unless named.
 
     `allowed_media_domains` are host names, `*.example.org`, or `*`. Limits hold for one part; `max_video_pixels`
-    counts the frames taken of a video together. Times in seconds, sizes in bytes.
+    counts the frames together that are taken of a video, or made. Times in seconds, sizes in bytes.
     """
 
     allowed_media_domains: list[str] = []
@@ -167,6 +167,7 @@ class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What is logged, how, and where. `engine_level` "": what VLLM_LOGGING_LEVEL says, or warning. `file` "": stderr.
 
     `silent_endpoints` are paths, without a mount's prefix, whose requests get no line in the access log.
+    `orch_monitor`: each API worker writes what its orchestrator does to a file of its own.
     """
 
     level: LogLevel = "info"
@@ -175,6 +176,7 @@ class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     file: str = ""
     disable_access_log: bool = False
     silent_endpoints: list[str] = []
+    orch_monitor: bool = False
 
 
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Rows of the flag table for diffusion stages. What no library has is refused; what needs videos is planned."""
+"""Rows of the flag table for diffusion stages. What no library has is refused."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from app.engines.diffusion.options import CacheBackend
 from app.settings.flags import Flag
 from app.settings.values import ValueKind
 
-_LATER = 8
-
 
 def _row(name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
     target = f"engine.{name.replace('-', '_')}"
     return Flag(name=name, kind=kind, group="diffusion", target=target, kinds=("diffusion",), help=help, **more)
-
-
-def _planned(name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
-    return _row(name, kind, help, status="planned", part=_LATER, **more)
 
 
 LOADING = (
@@ -159,7 +153,8 @@ RUNNING = (
     _row(
         "video-output-transport",
         "json",
-        'How finished pictures leave the GPU. Default: {"enable_device_postprocess": true}, rounded to bytes there.',
+        "How finished pictures leave the GPU and come to the encoder. Default: "
+        '{"enable_device_postprocess": true, "enable_borrowed_frames": false}: rounded to bytes there, and copied.',
         metavar="JSON",
     ),
     _row("step-execution", "bool", "Mix requests at every step in place of whole runs."),
@@ -169,7 +164,11 @@ RUNNING = (
         "Wait so long, in milliseconds, for requests to compute together.",
         least=0,
     ),
-    _planned("diffusion-streaming-output", "bool", "Send a video in pieces while it is made."),
+    _row(
+        "diffusion-streaming-output",
+        "bool",
+        "Let /v1/videos/sync send a video while its frames are decoded.",
+    ),
     _row("vae-use-slicing", "bool", "Decode one picture at a time: less memory."),
     _row("vae-use-tiling", "bool", "Decode pictures in tiles: less memory."),
     _row(

@@ -55,7 +55,8 @@ MEDIA_FLAGS = (
         target="media.max_video_pixels",
         default=_DEFAULT.max_video_pixels,
         least=1,
-        help="Most pixels of all frames together that are taken of one video; each costs three bytes of memory.",
+        help="Most pixels of all frames together that are taken of one video, or made of one; each costs three bytes "
+        "of memory.",
     ),
     Flag(
         name="max-media-seconds",

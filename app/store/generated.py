@@ -39,6 +39,11 @@ class GeneratedFiles:
         """The content of a file and the Unix time at which it expires; None when there is none of that name."""
         return await asyncio.to_thread(self._read, name) if _NAME.fullmatch(name) else None
 
+    async def remove(self, name: str) -> None:
+        """Remove a file before its time."""
+        with suppress(FileNotFoundError):
+            await asyncio.to_thread(os.unlink, self._directory / name)
+
     async def keep_swept(self) -> None:
         """Remove what has expired, again and again, until cancelled."""
         while True:

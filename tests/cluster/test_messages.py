@@ -27,6 +27,8 @@ EVENTS: list[m.AnyEvent] = [
     m.Picture(0, memoryview(b"file"), "png", 8, 8, 1, 2),
     m.Picture(1, memoryview(b""), "png", 8, 8, 1, ref=Ref(1, 2, "omni-x", 5000)),
     m.Audio(0, memoryview(b"piece"), "wav", 24000, 480, "words"),
+    m.Video(memoryview(b"file"), 8, 8, 5, 16.0, 1),
+    m.Video(memoryview(b""), 8, 8, 5, 16.0, 1, ref=Ref(1, 2, "omni-x", 5000)),
     m.Tensors(3, memoryview(b"pack"), 4 << 20, True),
     m.Consumed(2),
     m.Done(),
@@ -103,6 +105,7 @@ def test_only_output_costs_credit() -> None:
         m.Named,
         m.Picture,
         m.Audio,
+        m.Video,
     ]
     assert m.cost(m.Delta(0, "x" * 1000)) - m.cost(m.Delta(0, "")) == 1000
     assert m.cost(m.Chunk(0, b"x" * 1000)) - m.cost(m.Chunk(0, b"")) == 1000

@@ -112,9 +112,10 @@ def sizes(pipe: Any) -> Sizes:
     if "height" not in call and _output_field(type(pipe)) in ("audios", ""):
         return Sizes(1, 0, 0)
     scale = _scale(pipe)
-    side = _default_side(pipe, scale)
     width, height = (
-        default if isinstance(default := call[name].default if name in call else None, int) else side
+        default
+        if isinstance(default := call[name].default if name in call else None, int)
+        else _default_side(pipe, scale, name)
         for name in ("width", "height")
     )
     step = _first_int(pipe, "vae_scale_factor_temporal", "vae_temporal_compression_ratio") or 1
@@ -219,10 +220,11 @@ def _multiple(pipe: Any, scale: int) -> int:
     return max(packed, scale * (patch if isinstance(patch, int) else patch[-1]))
 
 
-def _default_side(pipe: Any, scale: int) -> int:
-    latents = _first_int(pipe, "default_sample_size") or getattr(
-        getattr(_denoiser(pipe), "config", None), "sample_size", None
-    )
+def _default_side(pipe: Any, scale: int, name: str) -> int:
+    config = getattr(_denoiser(pipe), "config", None)
+    latents = _first_int(pipe, "default_sample_size") or getattr(config, "sample_size", None)
+    if latents is None:
+        latents = getattr(config, f"sample_{name}", None)
     return latents * scale if isinstance(latents, int) else 1024
 
 

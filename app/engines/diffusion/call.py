@@ -24,6 +24,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
 
     `arguments` are those of the pipeline's call without prompts, pictures and generators. Calls of equal `key` can be
     computed together; None: only rows of this one. `width` and `height` in pixels, 0 where only the pipeline knows.
+    Of a video `fps`, and whether its frames are wanted `in_pieces`, as they are decoded.
     """
 
     mode: Mode
@@ -41,6 +42,8 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     blend: Blend
     previews: int
     key: Hashable
+    fps: float = 0.0
+    in_pieces: bool = False
 
 
 def choose(task: PictureTask, kind: str, offer: Offer) -> Mode:
@@ -250,7 +253,7 @@ def _size(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer) -> tuple[
     width, height = task.width, task.height
     if not width and not height:
         if inputs.images:
-            return _fitting(inputs.images[0].size, offer)
+            return fitting(inputs.images[0].size, offer.max_pixels, offer.sizes.multiple)
         width, height = offer.defaults.width, offer.defaults.height
         if not width and not height:
             return 0, 0
@@ -268,11 +271,10 @@ def _size(task: PictureTask, mode: Mode, inputs: Inputs, offer: Offer) -> tuple[
     return width, height
 
 
-def _fitting(size: tuple[int, int], offer: Offer) -> tuple[int, int]:
-    """The size of an input picture, no larger than the limit, its sides rounded down."""
+def fitting(size: tuple[int, int], most_pixels: int, step: int) -> tuple[int, int]:
+    """The size of an input picture, no larger than the limit, its sides rounded down to multiples of `step`."""
     width, height = size
-    scale = min(1.0, (offer.max_pixels / (width * height)) ** 0.5)
-    step = offer.sizes.multiple
+    scale = min(1.0, (most_pixels / (width * height)) ** 0.5)
     return max(int(width * scale) // step, 1) * step, max(int(height * scale) // step, 1) * step
 
 

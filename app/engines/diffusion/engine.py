@@ -31,7 +31,8 @@ _SWITCH_INTERVAL_S = 0.0005
 class DiffusionEngine:
     """Implements app.engines.base.Engine.
 
-    Kinds: image, image_edit, image_variation, of which the body is a PictureTask; or sound, a SoundTask.
+    Kinds: image, image_edit, image_variation, of which the body is a PictureTask; video, a VideoTask; sound, a
+    SoundTask.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class DiffusionEngine:
         return Capabilities(
             tasks=[*offer.kinds(), *service.tasks],
             input_modalities=["text", "image"] if takes_images else ["text"],
-            output_modalities=["image"] if offer.sound is None else ["audio"],
+            output_modalities=offer.modalities(),
             slots=self._options.max_num_seqs,
             card=offer.card(),
         )
@@ -158,4 +159,4 @@ def _load(stage: StageConfig, options: DiffusionOptions, fetcher: MediaFetcher, 
     opened = open_pipeline(stage, options, meeting=str(group.meeting) if group else "", group=group)
     if group is not None:
         group.settle()
-    return Service(opened, fetcher, group)
+    return Service(opened, options, fetcher, group)

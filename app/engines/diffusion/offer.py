@@ -14,6 +14,7 @@ from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.siblings import siblings
 from app.engines.diffusion.sound import LENGTHS, START, Sound, sound_of
 from app.engines.diffusion.tuning import shift_argument
+from app.engines.diffusion.video import Video, video_of
 from app.protocol.pictures import PictureFormat
 from app.protocol.speechtask import SpeechFormat
 
@@ -21,6 +22,7 @@ SOUND = "text-to-audio"
 TEXT = ("text-to-image", "nothing-to-image", "text-to-video")
 EDITS = ("edit", "image-to-image")
 VARIATIONS = ("variation", "image-to-image")
+FILMS = ("text-to-video", "image-to-video")
 INPAINT = "inpaint"
 
 _OURS = frozenset(
@@ -60,7 +62,8 @@ class Mode(msgspec.Struct, frozen=True):
     """One way to run the loaded components: a pipeline class for a task.
 
     `parameters` are what a request may set, with the values that hold otherwise; `arguments` those of them that the
-    server was configured with, and that the pipeline would not know by itself.
+    server was configured with, and that the pipeline would not know by itself. `video`: of a class that makes videos;
+    for a picture it makes one frame.
     """
 
     task: str
@@ -69,6 +72,7 @@ class Mode(msgspec.Struct, frozen=True):
     signature: frozenset[str]
     parameters: dict[str, Any]
     arguments: dict[str, Any]
+    video: Video | None = None
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -99,7 +103,20 @@ class Offer(msgspec.Struct, frozen=True):
             "image_variation": VARIATIONS,
             "sound": (SOUND,),
         }
-        return [kind for kind, tasks in known.items() if not self.modes.keys().isdisjoint(tasks)]
+        kinds = [kind for kind, tasks in known.items() if not self.modes.keys().isdisjoint(tasks)]
+        return kinds + ["video"] * (self._video is not None)
+
+    def modalities(self) -> list[str]:
+        """What it makes, in the words of /v1/models."""
+        if self.sound is not None:
+            return ["audio"]
+        kinds = self.kinds()
+        return ["image"] * (kinds != ["video"]) + ["video"] * ("video" in kinds)
+
+    @property
+    def _video(self) -> Video | None:
+        """Of the first class that makes videos of what a request can hold."""
+        return next((mode.video for task in FILMS if (mode := self.modes.get(task)) is not None and mode.video), None)
 
     def card(self) -> str:
         """What /v1/models tells of it: a JSON object."""
@@ -115,10 +132,13 @@ class Offer(msgspec.Struct, frozen=True):
 
     def _of_pictures(self) -> dict[str, Any]:
         sizes = {name: getattr(self.sizes, name) for name in ("multiple", "width", "height")}
+        video = self._video
+        frames = {"video": {"frames": video.frames, "frame_step": video.step, "fps": video.fps}} if video else {}
         return {
             "sizes": sizes | {"max_pixels": self.max_pixels},
             "formats": list(get_args(PictureFormat)),
             "partial_images": self.previews,
+            **frames,
         }
 
     @staticmethod
@@ -193,17 +213,27 @@ def _mode(pipe: Any, task: str, cls: type, configured: dict[str, Any]) -> Mode:
         del parameters["guidance_scale"]
     if what.output == "audios":  # fields of every request, whatever a class calls them
         parameters = {name: value for name, value in parameters.items() if name not in (*LENGTHS, START)}
-    if what.output == "frames" and "num_frames" in signature:
-        parameters.pop("num_frames", None)
-        arguments["num_frames"] = 1
+    video = None
+    if what.output == "frames":
+        step = sizes(pipe).frame_step
+        defaults = {name: p.default for name, p in inspect.signature(cls.__call__).parameters.items()}
+        video = video_of(cls.__name__, defaults, configured, step, faster=_is_wan_2_2_small(pipe))
+    if video is not None:  # fields of a request for a video, whatever a class calls them
+        parameters = {name: value for name, value in parameters.items() if name not in (video.count, video.rate)}
+        arguments[video.count] = 1
     parameters |= {name: value for name, value in arguments.items() if name in parameters}
-    return Mode(task, cls, what, signature, parameters, arguments)
+    return Mode(task, cls, what, signature, parameters, arguments, video)
 
 
 def _ignores_guidance(pipe: Any, parameters: dict[str, Any]) -> bool:
     """Pipelines with true guidance feed the other scale to the model, and drop it if the model takes none."""
     config = getattr(getattr(pipe, "transformer", None), "config", None)
     return {"guidance_scale", "true_cfg_scale"} <= parameters.keys() and not getattr(config, "guidance_embeds", True)
+
+
+def _is_wan_2_2_small(pipe: Any) -> bool:
+    """The one with 5 billion parameters: of Wan's only its frames have steps of their own."""
+    return bool(getattr(pipe, "config", {}).get("expand_timesteps"))
 
 
 def _sizes(pipe: Any, defaults: Defaults) -> Sizes:

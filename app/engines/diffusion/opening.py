@@ -20,6 +20,7 @@ from app.engines.diffusion.loading import Say, load
 from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import Offer, survey
 from app.engines.diffusion.options import DiffusionOptions
+from app.engines.diffusion.pieces import Pieces
 from app.engines.diffusion.profiler import Profiler
 from app.engines.diffusion.ranks.group import Group
 from app.engines.diffusion.run import Runner
@@ -76,37 +77,30 @@ def _opened(
     pipe = load_with(say)
     for line in tune(pipe, options, shares.split(pipe, options) if shares else ()):
         say(line)
-    if (kernels := eight_bits(pipe, options, compute_device(options.device))) is not None:
+    device = compute_device(options.device)
+    if (kernels := eight_bits(pipe, options, device)) is not None:
         say(f"{len(kernels)} attention layers compute with keys and values of 8 bits")
     offer = survey(pipe, options)
     adapters = Adapters(pipe, options)
-    device, reload = compute_device(options.device), partial(load_with, say)
-    sleeper = Sleeper(pipe, device, reload) if options.enable_sleep_mode else None
+    sleeper = Sleeper(pipe, device, partial(load_with, say)) if options.enable_sleep_mode else None
     profiler = Profiler(pipe) if options.enable_diffusion_pipeline_profiler else None
-    on_device = options.video_output_transport.enable_device_postprocess
     if options.step_execution:
+        queue = RowQueue(1)
         stepper = Stepper(pipe, offer, adapters, options.max_num_seqs, profiler=profiler)
-        runner = Runner(
-            pipe,
-            offer,
-            adapters,
-            stepper=stepper,
-            profiler=profiler,
-            bytes_on_device=on_device,
-            eight_bits=kernels,
-        )
-        return Opened(offer, runner, RowQueue(1), adapters, sleeper)
-    queue = RowQueue(options.max_num_seqs, options.request_batch_max_wait_ms / 1000, options.max_loras)
-    cache = request_caches(pipe, options)
+    else:
+        queue = RowQueue(options.max_num_seqs, options.request_batch_max_wait_ms / 1000, options.max_loras)
+        stepper = None
     runner = Runner(
         pipe,
         offer,
         adapters,
-        cache=cache,
+        stepper=stepper,
+        cache=request_caches(pipe, options),
         profiler=profiler,
         group=group,
         shares=shares,
-        bytes_on_device=on_device,
+        bytes_on_device=options.video_output_transport.enable_device_postprocess,
         eight_bits=kernels,
+        pieces=Pieces(pipe) if options.diffusion_streaming_output else None,
     )
     return Opened(offer, runner, queue, adapters, sleeper)

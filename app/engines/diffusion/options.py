@@ -27,9 +27,13 @@ VaeFastPath = Literal["off", "lossless", "channels_last"]
 
 
 class OutputTransport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How pictures leave the device: as bytes, rounded there, or as what the pipeline itself makes of them."""
+    """How pictures leave the device: as bytes, rounded there, or as what the pipeline itself makes of them.
+
+    `enable_borrowed_frames`: the encoder of videos reads frames where they lie, in place of copying each.
+    """
 
     enable_device_postprocess: bool = True
+    enable_borrowed_frames: bool = False
 
 
 _DEFAULT_PIXELS = 7680 * 4320
@@ -92,6 +96,7 @@ class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     diffusion_compile_dynamic: bool | None = None
     enable_cuda_graph_decode: bool = False
     video_output_transport: OutputTransport = OutputTransport()
+    diffusion_streaming_output: bool = False
     cache_backend: CacheBackend = "none"
     cache_config: dict[str, Any] = {}
     enable_cache_dit_summary: bool = False

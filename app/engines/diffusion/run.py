@@ -20,6 +20,7 @@ from app.engines.diffusion.failures import AbandonedError, explain
 from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import SOUND, Offer
 from app.engines.diffusion.parts import modules
+from app.engines.diffusion.pieces import Pieces
 from app.engines.diffusion.profiler import Profiler
 from app.engines.diffusion.ranks.group import Group, GroupEndedError, together
 from app.engines.diffusion.siblings import shell
@@ -47,11 +48,13 @@ class Runner:
         shares: Shares | None = None,
         bytes_on_device: bool = True,
         eight_bits: EightBits | None = None,
+        pieces: Pieces | None = None,
     ) -> None:
         """With a `stepper`, several threads may serve and draw at the same time; there is no `cache` then.
 
         Of several ranks each has its `shares` of a call, and rank 0 has the `group` of the others. `bytes_on_device`:
         pictures are rounded to bytes before they leave the device. `eight_bits`: kernels that change by steps.
+        `pieces`: videos are told of while they are decoded.
         """
         self._pipe = pipe
         self._adapters = adapters
@@ -62,6 +65,7 @@ class Runner:
         self._shares = shares
         self._bytes_on_device = bytes_on_device
         self._eight_bits = eight_bits
+        self._pieces = pieces
         self._offer = offer
         self._modules = [
             module
@@ -148,6 +152,8 @@ class Runner:
                 stack.enter_context(self._eight_bits.during(watch))
             if self._profiler is not None:
                 stack.enter_context(self._profiler.measured(pipe))
+            if self._pieces is not None and call.in_pieces:
+                stack.enter_context(self._pieces.during(pipe, rows[0]))
             arguments = _arguments(pipe, rows, watch, pixels.output_type(pipe) if self._bytes_on_device else "np")
             if self._shares is not None:
                 stack.enter_context(self._shares.during(pipe, arguments))

@@ -12,18 +12,20 @@ import msgspec
 
 from app.cluster.messages import Accepted, Adapter, Done, Failed, Load, Picture, Progress, Usage
 from app.engines.base import EngineError, Request
-from app.engines.diffusion import soundcall
+from app.engines.diffusion import soundcall, videocall
 from app.engines.diffusion.batching import Drawn, Outcome, Row
 from app.engines.diffusion.call import Call, choose, plan
 from app.engines.diffusion.inputs import Inputs, load_inputs
 from app.engines.diffusion.offer import Offer
+from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.pixels import Pixels
 from app.engines.diffusion.ranks.group import Group, together
 from app.engines.diffusion.soundanswer import SoundAnswer
+from app.engines.diffusion.videoanswer import VideoAnswer
 from app.engines.refusal import refuse
 from app.media.encode import encode_picture
 from app.media.fetch import MediaFetcher
-from app.protocol import soundtask
+from app.protocol import soundtask, videotask
 from app.protocol.pictures import LoraChoice, PictureTask, decode_task
 from app.protocol.sleep import TASK, SleepOrder
 
@@ -39,7 +41,9 @@ _ENCODERS = min(4, os.cpu_count() or 1)
 class Service:
     """Takes tasks on the event loop and hands their rows to the engine's threads."""
 
-    def __init__(self, opened: Opened, fetcher: MediaFetcher, group: Group | None = None) -> None:
+    def __init__(
+        self, opened: Opened, options: DiffusionOptions, fetcher: MediaFetcher, group: Group | None = None
+    ) -> None:
         """`group`: the other ranks, which follow each change of the adapters."""
         self.offer = opened.offer
         self.adapters = opened.adapters
@@ -48,8 +52,10 @@ class Service:
         self._sleeper = opened.sleeper
         self._group = group
         self._fetcher = fetcher
+        self._streams = options.diffusion_streaming_output
+        self._borrows = options.video_output_transport.enable_borrowed_frames
         self._encoders = ThreadPoolExecutor(_ENCODERS, thread_name_prefix="encode")
-        self._answers: set[Answer | SoundAnswer] = set()
+        self._answers: set[Answer | SoundAnswer | VideoAnswer] = set()
 
     async def answer(self, request: Request) -> None:
         """Answer one request to its end; cancelling it abandons its rows.
@@ -58,7 +64,7 @@ class Service:
             EngineError: it is refused or failed.
         """
         try:
-            answer = await (self._sound(request) if request.kind == "sound" else self._pictures(request))
+            answer = await self._judged(request)
         except msgspec.DecodeError as error:
             refuse(f"the task is malformed: {error}", None)
         request.emit(Accepted())
@@ -70,18 +76,45 @@ class Service:
             answer.abandon()
             self._answers.discard(answer)
 
+    async def _judged(self, request: Request) -> Answer | SoundAnswer | VideoAnswer:
+        match request.kind:
+            case "sound":
+                return await self._sound(request)
+            case "video":
+                return await self._video(request)
+            case _:
+                return await self._pictures(request)
+
     async def _pictures(self, request: Request) -> Answer:
         task = decode_task(request.body)
-        if not task.lora and request.model in self.adapters.names():
-            task.lora = [LoraChoice(name=request.model)]
+        self._choose_adapter(task, request.model)
         call = await self._plan(task, request.kind)
         return Answer(request, task, call, self.offer, self._encoders)
+
+    def _choose_adapter(self, task: PictureTask, model: str) -> None:
+        """Who asks for an adapter as a model, gets it."""
+        if not task.lora and model in self.adapters.names():
+            task.lora = [LoraChoice(name=model)]
 
     async def _sound(self, request: Request) -> SoundAnswer:
         task = soundtask.decode_task(request.body)
         call = soundcall.plan(task, self.offer)
         assert self.offer.sound is not None, "else the task has been refused"
         return SoundAnswer(request, task, call, self.offer.sound.rate, self._encoders)
+
+    async def _video(self, request: Request) -> VideoAnswer:
+        task = videotask.decode_task(request.body)
+        self._choose_adapter(task, request.model)
+        if task.streamed and not self._streams:
+            refuse(
+                "videos come as a whole here; the server needs --diffusion-streaming-output to send pieces", "stream"
+            )
+        mode, video = videocall.choose(task, self.offer)
+        blend = await asyncio.to_thread(self.adapters.resolve, task.lora)
+        inputs = await load_inputs(task, self._fetcher)
+        most = self._fetcher.limits.max_video_pixels
+        call = await asyncio.to_thread(videocall.plan, task, mode, video, inputs, self.offer, blend, most)
+        return VideoAnswer(request, task, call, self._encoders, borrowed=self._borrows)
 
     async def _plan(self, task: PictureTask, kind: str) -> Call:
         """Off the event loop where it is more than arithmetic: files of adapters are looked for, inputs resized."""
@@ -197,6 +230,9 @@ class Answer:
 
     def previewed(self, row: Row, number: int, picture: Pixels) -> None:
         self._tell(self._encoded(row, row.index, number, picture))
+
+    def filmed(self, row: Row, frames: list[Pixels]) -> None:
+        """Who asks for pictures waits for all."""
 
     def finished(self, row: Row, outcome: Outcome) -> None:
         if isinstance(outcome, Drawn):

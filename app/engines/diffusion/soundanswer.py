@@ -47,6 +47,9 @@ class SoundAnswer:
     def previewed(self, row: Row, number: int, picture: Pixels) -> None:
         """A sound has none."""
 
+    def filmed(self, row: Row, frames: list[Pixels]) -> None:
+        """A sound has none."""
+
     def finished(self, row: Row, outcome: Outcome) -> None:
         self._tell(outcome)
 

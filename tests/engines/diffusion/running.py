@@ -11,6 +11,7 @@ from app.engines.diffusion.inputs import Inputs
 from app.engines.diffusion.lora import Adapters
 from app.engines.diffusion.offer import Offer, survey
 from app.engines.diffusion.options import DiffusionOptions
+from app.engines.diffusion.pieces import Pieces
 from app.engines.diffusion.pixels import Pixels
 from app.engines.diffusion.run import Runner
 from app.protocol.pictures import PictureTask
@@ -23,6 +24,7 @@ class Recorder:
     def __init__(self, cancel_at: int = 0) -> None:
         self.steps: list[tuple[int, int]] = []
         self.previews: list[tuple[int, Pixels]] = []
+        self.films: list[list[Pixels]] = []
         self.outcome: Outcome | None = None
         self._cancel_at = cancel_at
 
@@ -37,13 +39,21 @@ class Recorder:
     def previewed(self, row: Row, number: int, picture: Pixels) -> None:
         self.previews.append((number, picture))
 
+    def filmed(self, row: Row, frames: list[Pixels]) -> None:
+        assert self.outcome is None, "the frames are there already"
+        self.films.append(frames)
+
     def finished(self, row: Row, outcome: Outcome) -> None:
         self.outcome = outcome
 
     @property
-    def picture(self) -> Pixels:
+    def pictures(self) -> list[Pixels]:
         assert isinstance(self.outcome, Drawn), self.outcome
-        return self.outcome.pictures[0]
+        return self.outcome.pictures
+
+    @property
+    def picture(self) -> Pixels:
+        return self.pictures[0]
 
     @property
     def error(self) -> EngineError:
@@ -59,8 +69,8 @@ def call_for(offer: Offer, asked: PictureTask, inputs: Inputs | None = None, kin
     return plan(asked, choose(asked, kind, offer), inputs or Inputs(), offer)
 
 
-def runner_of(pipe: Any, offer: Offer) -> Runner:
-    return Runner(pipe, offer, Adapters(pipe, DiffusionOptions()))
+def runner_of(pipe: Any, offer: Offer, pieces: Pieces | None = None) -> Runner:
+    return Runner(pipe, offer, Adapters(pipe, DiffusionOptions()), pieces=pieces)
 
 
 def draw(runner: Runner, *calls: Call, cancel_at: dict[int, int] | None = None) -> list[Recorder]:

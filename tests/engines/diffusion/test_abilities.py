@@ -153,6 +153,7 @@ SIZES = {
     "qwenimage_edit": Sizes(16, 1024, 1024),
     "zimage": Sizes(16, 1024, 1024),
     "wan": Sizes(16, 832, 480, 4),
+    "wan_i2v": Sizes(32, 832, 480, 4),
     "stableaudio": Sizes(1, 0, 0),
 }
 

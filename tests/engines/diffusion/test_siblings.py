@@ -67,6 +67,8 @@ SIBLINGS = {
         "inpaint": "ZImageInpaintPipeline",
     },
     "wan": {"text-to-video": "WanPipeline", "video-to-video": "WanVideoToVideoPipeline"},
+    "wan_i2v": {"image-to-video": "WanImageToVideoPipeline"},
+    "cogvideox": {"text-to-video": "CogVideoXPipeline"},
     "stableaudio": {"text-to-audio": "StableAudioPipeline"},
 }
 

@@ -43,6 +43,9 @@ class _Nobody:
     def previewed(self, row: Row, number: int, picture: Pixels) -> None:
         """Rank 0 has made the same one."""
 
+    def filmed(self, row: Row, frames: list[Pixels]) -> None:
+        """Rank 0 has decoded the same."""
+
     def finished(self, row: Row, outcome: Outcome) -> None:
         """Rank 0 has made the same."""
 
