@@ -57,8 +57,8 @@ async def run_engine(app: Litestar) -> AsyncIterator[None]:
             yield
         finally:
             shutdown.event.set()
-            _end_requests(app)
             await app.state.video_work.finish()
+            _end_requests(app)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)

@@ -18,7 +18,7 @@ import httpx
 
 from tests import tiny_diffusion
 from tests.compat import heard
-from tests.faults import chains, edges, failover, matrix, pictures, remote, sounds, talks
+from tests.faults import chains, edges, failover, films, matrix, pictures, ranks, remote, sounds, talks
 from tests.faults.streams import Streams
 from tests.servers import Server, free_port, start_server, wait_for
 
@@ -119,6 +119,12 @@ def picture_clients_leave() -> None:
             server.assert_nothing_left()
 
 
+def makers_are_killed(kind: str, killed_amid: Callable[[Path, int], None]) -> None:
+    """Whoever makes a picture or a video, five times amid it."""
+    with tempfile.TemporaryDirectory(prefix="soak") as directory:
+        killed_amid(tiny_diffusion.build(kind, Path(directory) / kind), 5)
+
+
 def speech_clients_leave() -> None:
     """Requests dropped after their first piece of sound, which lies in shared memory: nothing is left of them."""
     stage = {"engine_args": {"speaks": True}, "shm_threshold_bytes": 1024}
@@ -206,6 +212,8 @@ ROWS: dict[str, Callable[[], None]] = {
     f"{SPEECH_LEAVERS} clients that leave after the first piece of speech": speech_clients_leave,
     f"11 x {TALKS} realtime talks that are interrupted": talks_are_interrupted,
     "12 x 30 sentences and chats of the demo are understood": everything_is_understood,
+    "5 x a rank killed amid a picture": partial(makers_are_killed, "sd", ranks.killed_amid),
+    "5 x the replica killed amid a video": partial(makers_are_killed, "wan", films.killed_amid),
     "5 x the replica killed amid streams": replica_crash_loop,
     f"50 x one of two replicas killed amid {failover.AT_ONCE} requests": one_of_two_dies,
     "tensors from stage to stage, every end of an edge five times": edge_faults,

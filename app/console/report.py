@@ -31,6 +31,7 @@ _ROUTES = {
     "speech": ("POST /v1/audio/speech", "GET  /v1/audio/voices"),
     "spoken": ("GET  /v1/audio/voices",),
     "image": ("POST /v1/images/generations", "POST /v1/images/edits"),
+    "video": ("POST /v1/videos", "POST /v1/videos/sync"),
     "audio": ("POST /v1/audio/generate",),
 }
 """By what the stages make; chat draws too, where no language model answers it, and speaks, where one feeds speech."""
@@ -162,11 +163,16 @@ def _picture(server: Server) -> str:
     return f"{_curl(server, '/v1/images/generations', body)} -o picture.png"
 
 
+def _video(server: Server) -> str:
+    body = {"prompt": "a red balloon rises over a field", "seconds": 4}
+    return f"{_curl(server, '/v1/videos/sync', body)} -o video.mp4"
+
+
 def _speech(server: Server) -> str:
     return f"{_curl(server, '/v1/audio/speech', {'input': 'Hello! How can I help you today?'})} -o speech.mp3"
 
 
-_EXAMPLES = {"text": _chat, "speech": _speech, "spoken": _spoken, "image": _picture}
+_EXAMPLES = {"text": _chat, "speech": _speech, "spoken": _spoken, "image": _picture, "video": _video}
 
 
 def _curl(server: Server, path: str, body: Mapping[str, object]) -> str:

@@ -12,6 +12,8 @@ from app.cluster.messages import Capabilities
 from app.pipeline.pool import StagePool
 from app.protocol.errors import ApiError
 
+NO_REPLICA = "no_replica"
+"""The code of the refusal while nobody can serve a stage."""
 _VOICES = frozenset({"speech", "code2wav"})
 """Tasks of stages whose card has voices."""
 _WRITTEN = "image"
@@ -201,6 +203,6 @@ def unavailable(stages: list[str]) -> ApiError:
     return ApiError(
         503,
         f"no replica of stage {', '.join(stages)} is available; try again shortly",
-        code="no_replica",
+        code=NO_REPLICA,
         headers={"Retry-After": "2"},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -33,6 +34,7 @@ from app.routes.sse import Headers
 from app.routes.state import generated, model_names, video_work, videos
 from app.routes.submission import Delivery, Submission, attended, refuse_while_stopping, respond, submit
 from app.routes.videodocs import SyncOperation, VideoOperation
+from app.routes.videowork import passes
 from app.store.videos import VideoRecord
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ _sync = FieldDecoder(SyncVideoRequest, REFUSED)
 
 _REFERENCES = ("input_reference", "input_reference[image_url]")
 _TYPE = "video/mp4"
+_RETURN_S = 600.0
+"""How long a video whose replica was lost waits for another one; a large model takes minutes to load."""
+_PAUSE_S = 0.5
 
 
 @post(
@@ -70,8 +75,20 @@ async def create_video(request: Request[Any, Any, Any]) -> Response[Any]:
     except OSError:
         await answer.aclose("failed")
         raise
-    video_work(request.app).begin(videos(request.app), making, answer, lambda: submit(request, submission))
+    video_work(request.app).begin(videos(request.app), making, answer, lambda: _again(request, submission))
     return Response(making.record.video)
+
+
+async def _again(request: Request[Any, Any, Any], submission: Submission) -> AnswerStream:
+    """Nobody waits at the line, so there is time until a replica is back."""
+    deadline = time.monotonic() + _RETURN_S
+    while True:
+        try:
+            return await submit(request, submission)
+        except ApiError as error:
+            if not passes(error) or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_PAUSE_S)
 
 
 @post(

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from app.cluster.messages import REPLICA_LOST, Progress
+from app.cluster.messages import QUEUE_FULL, REPLICA_LEAVES, REPLICA_LOST, Progress
 from app.cluster.messages import Video as Piece
+from app.pipeline.graph import NO_REPLICA
 from app.protocol.errors import ApiError
 from app.protocol.videos import Video, VideoError
 from app.routes.errors import internal_error, shutting_down
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("app.routes")
 
-_ATTEMPTS = 2
 _TELL_S = 0.5
 """How often the progress of a video is written down at most."""
+
+
+_PASSING = (NO_REPLICA, QUEUE_FULL, REPLICA_LEAVES, REPLICA_LOST)
 
 
 class _DeletedError(Exception):
@@ -47,7 +50,7 @@ class VideoWork:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait for what ends by itself, once `draining` is set."""
+        """Wait for all of them, until `draining` ends them: other workers may go on, and tell of what is ready."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -82,16 +85,18 @@ class VideoWork:
         self, making: Making, answer: AnswerStream, again: Callable[[], Awaitable[AnswerStream]]
     ) -> bytes:
         """The file. Nobody has seen anything of it yet, so it is made once more where its replica dies amid it."""
-        for attempt in range(_ATTEMPTS):
-            try:
-                return await _collect(making, answer)
-            except ApiError as error:
-                if error.body.error.code != REPLICA_LOST or attempt + 1 == _ATTEMPTS:
-                    raise
-            finally:
-                await answer.aclose("shutdown" if self._draining.is_set() else "client_disconnect")
-            answer = await again()
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            return await self._collected(making, answer)
+        except ApiError as error:
+            if not passes(error):
+                raise
+        return await self._collected(making, await again())
+
+    async def _collected(self, making: Making, answer: AnswerStream) -> bytes:
+        try:
+            return await _collect(making, answer)
+        finally:
+            await answer.aclose("shutdown" if self._draining.is_set() else "client_disconnect")
 
 
 async def _collect(making: Making, answer: AnswerStream) -> bytes:
@@ -109,6 +114,11 @@ async def _collect(making: Making, answer: AnswerStream) -> bytes:
     if not pieces:
         raise ApiError(500, "The model made no video of this.", code="no_video")
     return b"".join(pieces)
+
+
+def passes(error: ApiError) -> bool:
+    """Whether a replica was lost, or none has room: soon that may be otherwise."""
+    return error.body.error.code in _PASSING
 
 
 def describe(video: Video, made: Piece) -> None:

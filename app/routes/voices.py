@@ -17,6 +17,7 @@ from app.media import dataurl
 from app.media.errors import MediaError
 from app.media.soundtypes import sound_type
 from app.pipeline.connection import ReplicaLostError, api_error
+from app.pipeline.graph import NO_REPLICA
 from app.protocol.errors import ApiError, invalid, unsupported
 from app.protocol.fields import FieldDecoder
 from app.protocol.speechtask import SpeechCard, VoiceSample, encode_sample
@@ -241,7 +242,7 @@ async def _try_out(app: Litestar, record: VoiceRecord) -> None:
         if isinstance(answer, BaseException) and not isinstance(answer, ReplicaLostError):
             raise answer
     if not any(isinstance(answer, bytes) for answer in answers):
-        raise ApiError(503, "the replicas that could judge the voice were lost; try again", code="no_replica")
+        raise ApiError(503, "the replicas that could judge the voice were lost; try again", code=NO_REPLICA)
 
 
 class _NotInstalledError(ApiError):

@@ -42,15 +42,17 @@ def test_a_key_is_asked_for_only_where_one_is_needed() -> None:
 
 
 def test_each_output_has_its_routes_and_its_example() -> None:
-    all_three = announcement(server(outputs=("text", "speech", "image")))
-    assert all_three.index("/v1/completions") < all_three.index("/v1/audio/voices")
-    chat, speech, picture = (shlex.split(line) for line in all_three.splitlines()[-3:])
+    all_four = announcement(server(outputs=("text", "speech", "image", "video")))
+    assert all_four.index("/v1/completions") < all_four.index("/v1/audio/voices")
+    chat, speech, picture, video = (shlex.split(line) for line in all_four.splitlines()[-4:])
     assert chat[1].endswith("/v1/chat/completions")
     assert speech[1].endswith("/v1/audio/speech")
     assert speech[-2:] == ["-o", "speech.mp3"]
     assert picture[1].endswith("/v1/images/generations")
     assert picture[-2:] == ["-o", "picture.png"]
     assert msgspec.json.decode(picture[picture.index("-d") + 1])["response_format"] == "file"
+    assert video[1].endswith("/v1/videos/sync")
+    assert video[-2:] == ["-o", "video.mp4"]
 
 
 def test_a_model_that_speaks_its_own_answers_is_asked_in_a_chat() -> None:
