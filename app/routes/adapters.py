@@ -9,10 +9,10 @@ from litestar import Request, Response, post
 from litestar.openapi.spec import OpenAPIType
 
 from app.pipeline.adapters import load_adapter, unload_adapter
-from app.protocol.decoding import BodyDecoder, refuse_repeated_keys
+from app.protocol.decoding import BodyDecoder
 from app.protocol.errors import ApiError
 from app.routes.auth import require_admin
-from app.routes.body import json_body
+from app.routes.body import read_strictly
 from app.routes.openapi import ERRORS, Body, operation
 from app.routes.state import model_names, orchestrator, settings
 from app.routes.submission import refuse_while_stopping
@@ -63,9 +63,7 @@ _UNLOAD_BODY = Body("models", ("lora_name",), {**_NAME}, {"lora_name": "sql"})
 async def load_lora_adapter(request: Request[Any, Any, Any]) -> Response[str]:
     """Everywhere or nowhere; a replica that is started later loads it, too. Its name can then be asked for."""
     refuse_while_stopping(request)
-    body = await json_body(request)
-    asked = _load.decode(body)
-    refuse_repeated_keys(body)
+    asked = await read_strictly(request, _load)
     name = asked.lora_name
     if name in settings(request.app).served_model_names:
         raise _taken(f"{name!r} is the name of the served model.")
@@ -91,9 +89,7 @@ async def load_lora_adapter(request: Request[Any, Any, Any]) -> Response[str]:
 async def unload_lora_adapter(request: Request[Any, Any, Any]) -> Response[str]:
     """Its name is unknown from then on."""
     refuse_while_stopping(request)
-    body = await json_body(request)
-    asked = _unload.decode(body)
-    refuse_repeated_keys(body)
+    asked = await read_strictly(request, _unload)
     await unload_adapter(orchestrator(request.app), asked.lora_name)
     return _said(f"The LoRA adapter {asked.lora_name!r} is unloaded from every replica.")
 

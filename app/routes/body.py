@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from litestar import Litestar, Request
 from litestar.exceptions import InternalServerException
 
-from app.protocol.decoding import BodyDecoder
+from app.protocol.decoding import BodyDecoder, refuse_repeated_keys
 from app.protocol.errors import ApiError
 from app.routes.errors import ClientGoneError, shutting_down
 from app.routes.state import draining, settings, uploads
@@ -28,6 +28,18 @@ async def json_body(request: Request[Any, Any, Any]) -> bytes:
     """
     _require_json(request)
     return await read_body(request)
+
+
+async def read_strictly(request: Request[Any, Any, Any], decoder: BodyDecoder[T]) -> T:
+    """The JSON body of an administrator's order, in which no key stands twice.
+
+    Raises:
+        ApiError: what `json_body` and the decoder raise; 400, a key that does.
+    """
+    body = await json_body(request)
+    asked = decoder.decode(body)
+    refuse_repeated_keys(body)
+    return asked
 
 
 async def decode_body(decoder: BodyDecoder[T], body: bytes) -> T:

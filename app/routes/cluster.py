@@ -9,10 +9,10 @@ from litestar.openapi.spec import OpenAPIType, Schema
 
 from app.cluster.locks import turn
 from app.pipeline.scaling import scale
-from app.protocol.decoding import BodyDecoder, refuse_repeated_keys
+from app.protocol.decoding import BodyDecoder
 from app.protocol.status import ScaleRequest, StatusReport, status_report
 from app.routes.auth import require_admin
-from app.routes.body import json_body
+from app.routes.body import read_strictly
 from app.routes.openapi import ERRORS, Body, operation
 from app.routes.state import orchestrator, order_lock, settings
 from app.routes.submission import refuse_while_stopping
@@ -53,9 +53,7 @@ async def get_status(request: Request[Any, Any, Any]) -> StatusReport:
 async def scale_stage(request: Request[Any, Any, Any]) -> StatusReport:
     """Accepted: new replicas load one after another; those that leave finish what runs there."""
     refuse_while_stopping(request)
-    body = await json_body(request)
-    asked = _decoder.decode(body)
-    refuse_repeated_keys(body)
+    asked = await read_strictly(request, _decoder)
     async with turn(order_lock(request.app, "scale")):  # each waits until it sees its number with the master
         await scale(orchestrator(request.app), settings(request.app), asked)
     return _status(request)

@@ -11,10 +11,10 @@ from litestar.params import Parameter
 
 from app.cluster.locks import turn
 from app.pipeline.sleeping import sleep, wake_up
-from app.protocol.decoding import BodyDecoder, refuse_repeated_keys
+from app.protocol.decoding import BodyDecoder
 from app.protocol.sleep import SleepAnswer, SleepMode, SleepRequest, WakeRequest
 from app.routes.auth import require_admin
-from app.routes.body import json_body
+from app.routes.body import read_strictly
 from app.routes.openapi import ERRORS, Body, operation
 from app.routes.state import orchestrator, order_lock
 from app.routes.submission import refuse_while_stopping
@@ -49,7 +49,8 @@ class Sleeping(msgspec.Struct):
 )
 async def sleep_stages(request: Request[Any, Any, Any]) -> SleepAnswer:
     """They take no requests until they are woken."""
-    return await _put_to_sleep(request, await _asked(request, _sleep))
+    refuse_while_stopping(request)
+    return await _put_to_sleep(request, await read_strictly(request, _sleep))
 
 
 @post(
@@ -62,7 +63,8 @@ async def sleep_stages(request: Request[Any, Any, Any]) -> SleepAnswer:
 )
 async def wake_stages(request: Request[Any, Any, Any]) -> SleepAnswer:
     """They take requests when this is answered."""
-    return await _wake_up(request, await _asked(request, _wake))
+    refuse_while_stopping(request)
+    return await _wake_up(request, await read_strictly(request, _wake))
 
 
 @post("/sleep", status_code=200, operation_id="sleepEngine", summary="As vLLM: all stages sleep", **_ADMIN)
@@ -96,11 +98,3 @@ async def _put_to_sleep(request: Request[Any, Any, Any], asked: SleepRequest) ->
 async def _wake_up(request: Request[Any, Any, Any], asked: WakeRequest) -> SleepAnswer:
     async with turn(order_lock(request.app, "sleep")):
         return await wake_up(orchestrator(request.app), asked)
-
-
-async def _asked(request: Request[Any, Any, Any], decoder: BodyDecoder[Any]) -> Any:
-    refuse_while_stopping(request)
-    body = await json_body(request)
-    asked = decoder.decode(body)
-    refuse_repeated_keys(body)
-    return asked

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from app.engines.diffusion.layout import layout_problems
+from app.engines.diffusion.layout import QUANTIZATION, layout_problems, offloads_modules
 from app.engines.diffusion.options import read_options
 from app.engines.diffusion.ranges import read_ranges
 from app.settings.schema import StageConfig
@@ -38,7 +38,6 @@ _EXCLUDED = (
     ("diffusion_quantization_config", "quantization", "both say how weights are quantized; name one"),
     ("diffusion_quantization_config", "quantization_config", "it is the older name of the same; name one"),
 )
-_QUANTIZATION = ("quantization", "quantization_config", "diffusion_quantization_config")
 _JUDGED_BY_BATCH = ("cache_dit", "first_block", "tea_cache", "sea_cache")
 """Caches that look at the whole batch to decide whether a step is skipped."""
 
@@ -58,7 +57,7 @@ def diffusion_problems(stage: StageConfig) -> Iterator[str]:
             yield f"{_option(name)} and {_option(other)} exclude each other: {why}"
     if given.get("custom_pipeline_args") and given.get("diffusion_load_format") != "custom_pipeline":
         yield "--custom-pipeline-args needs --diffusion-load-format custom_pipeline"
-    if given.get("lora_backend") == "distill" and any(given.get(name) for name in _QUANTIZATION):
+    if given.get("lora_backend") == "distill" and any(given.get(name) for name in QUANTIZATION):
         yield "--lora-backend distill cannot change quantized weights; use peft"
     if given.get("host_weight_runtime_mode") == "preferred" and not given.get("host_weight_runtime_root"):
         yield "--host-weight-runtime-mode preferred needs --host-weight-runtime-root: a directory for the copy"
@@ -167,7 +166,7 @@ def _cache(given: dict[str, Any]) -> Iterator[str]:
 
 
 def _offload(given: dict[str, Any]) -> Iterator[str]:
-    by_module = given.get("enable_cpu_offload") or _of(given, "diffusion_offload_config", "mode") == "module"
+    by_module = offloads_modules(given)
     if by_module and given.get("step_execution"):
         yield (
             "--step-execution needs the whole pipeline on the device: one request encodes while another denoises; "

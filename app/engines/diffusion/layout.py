@@ -17,7 +17,8 @@ _DEGREES = (
 )
 """Arguments whose product is the number of ranks, apart from sharding."""
 
-_QUANTIZED = ("quantization_config", "diffusion_quantization_config")
+QUANTIZATION = ("quantization", "quantization_config", "diffusion_quantization_config")
+"""Arguments of which each says that weights are quantized."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +79,12 @@ def gathers_offloaded(given: dict[str, Any]) -> bool:
     return bool(given.get("enable_distributed_layerwise_offload")) and not alone
 
 
+def offloads_modules(given: dict[str, Any]) -> bool:
+    """Whether whole parts of the pipeline are kept in host memory while others compute."""
+    config = given.get("diffusion_offload_config")
+    return bool(given.get("enable_cpu_offload")) or (isinstance(config, dict) and config.get("mode") == "module")
+
+
 def layout_problems(given: dict[str, Any]) -> Iterator[str]:
     """One sentence for each thing that cannot be, with what to do."""
     found = layout(given)
@@ -123,7 +130,7 @@ def _sharding_problems(given: dict[str, Any], found: Layout, product: int) -> It
             f"of the stage, {max(product, int(given.get('num_gpus') or 1))}"
         )
     in_part = given.get("enable_broadcast_weight_load") or given.get("hsdp_weight_load_strategy") == "pre_sharded"
-    if in_part and any(given.get(name) for name in ("quantization", *_QUANTIZED)):
+    if in_part and any(given.get(name) for name in QUANTIZATION):
         yield "weights that are quantized as they are read cannot be read in part; leave one of the two out"
     if given.get("enable_broadcast_weight_load") and given.get("hsdp_weight_load_strategy") == "pre_sharded":
         yield "--enable-broadcast-weight-load and --hsdp-weight-load-strategy pre_sharded exclude each other"
@@ -158,7 +165,7 @@ def _alone_only(given: dict[str, Any], found: Layout) -> Iterator[str]:
         yield "--diffusion-compile-granularity full cannot be split over GPUs; use regional"
     if (found.shard or found.tensor > 1) and given.get("enable_sleep_mode"):
         yield "weights that are split over GPUs cannot be put to sleep; leave --enable-sleep-mode out"
-    by_module = given.get("enable_cpu_offload") or (given.get("diffusion_offload_config") or {}).get("mode") == "module"
+    by_module = offloads_modules(given)
     by_layer = given.get("enable_layerwise_offload") or (
         given.get("enable_distributed_layerwise_offload") and not gathers_offloaded(given)
     )

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-_DENOISERS = ("transformer", "transformer_2", "unet")
+DENOISERS = ("transformer", "transformer_2", "unet")
+"""What pipelines call them."""
 
 
 def denoisers(pipe: Any) -> dict[str, torch.nn.Module]:
     """The models that run once or more for every step, by component name; Wan 2.2 has two."""
-    found = {name: getattr(pipe, name, None) for name in _DENOISERS}
+    found = {name: getattr(pipe, name, None) for name in DENOISERS}
     return {name: part for name, part in found.items() if isinstance(part, torch.nn.Module)}
 
 

@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from app.engines.diffusion.options import DiffusionOptions
-from app.engines.diffusion.parts import denoisers, modules
+from app.engines.diffusion.parts import DENOISERS, denoisers, modules
 
 METHODS = {
     "int8": "weights in int8 (torchao)",
@@ -24,7 +24,6 @@ METHODS = {
 
 _ALIASES = {"torchao": "int8", "float8": "fp8", "bnb": "bitsandbytes", "layerwise_casting": "fp8_storage"}
 _TORCHAO = ("int8", "int8_dynamic", "fp8")
-_DENOISERS = ("transformer", "transformer_2", "unet")
 _FP8_COMPUTE = (8, 9)
 """CUDA compute capability of the first GPUs with float8 matrix products."""
 
@@ -51,7 +50,7 @@ def plan(options: DiffusionOptions, components: Iterable[str]) -> dict[str, Part
     if not config:
         return {}
     if "method" in config:
-        chosen = {name: config for name in names if name in _DENOISERS}
+        chosen = {name: config for name in names if name in DENOISERS}
     else:
         chosen = {name: given for name, given in config.items() if given is not None}
         if unknown := chosen.keys() - set(names):

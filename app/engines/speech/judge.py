@@ -21,6 +21,20 @@ _LARGEST = 3.4028234e38
 """Of 32 bits."""
 
 
+def with_default_voice(card: SpeechCard, voice: str) -> SpeechCard:
+    """The card of a stage that is configured so; "": the model's own default holds.
+
+    Raises:
+        ValueError: the model has no such voice.
+    """
+    if not voice:
+        return card
+    if voice not in card.voices:
+        hint = did_you_mean(voice, card.voices)
+        raise ValueError(f"default_voice: the model has no voice {voice!r}{hint}")
+    return msgspec.structs.replace(card, default_voice=voice)
+
+
 def judge(task: SpeechTask, card: SpeechCard, sampling: type[msgspec.Struct], defaults: Mapping[str, Any]) -> Manner:
     """How the task is to be spoken; the reference of one that carries a voice is still to be read.
 

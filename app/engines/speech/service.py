@@ -15,7 +15,7 @@ from app.engines.refusal import refuse
 from app.engines.speech.answer import Answer
 from app.engines.speech.detect import load_family
 from app.engines.speech.family import Reference, Synthesizer
-from app.engines.speech.judge import check_sample, judge
+from app.engines.speech.judge import check_sample, judge, with_default_voice
 from app.engines.speech.options import SpeechOptions
 from app.engines.speech.sampling import sampling_of
 from app.engines.speech.script import sentences
@@ -25,7 +25,6 @@ from app.media.errors import MediaError
 from app.media.fetch import MediaFetcher
 from app.media.recording import read_recording
 from app.protocol.speechtask import SpeechCard, VoiceReport, VoiceSample, decode_sample, decode_task
-from app.settings.problems import did_you_mean
 from app.settings.schema import StageConfig
 
 _SEED = 0
@@ -128,12 +127,7 @@ def open_service(stage: StageConfig, options: SpeechOptions, fetcher: MediaFetch
         OSError: a file of the model is missing or broken.
     """
     synthesizer = load_family(stage.model, options)
-    card = synthesizer.card
-    if options.default_voice:
-        if options.default_voice not in card.voices:
-            hint = did_you_mean(options.default_voice, card.voices)
-            raise ValueError(f"default_voice: the model has no voice {options.default_voice!r}{hint}")
-        card = msgspec.structs.replace(card, default_voice=options.default_voice)
+    card = with_default_voice(synthesizer.card, options.default_voice)
     if options.max_num_seqs > 1 and not synthesizer.parallel:
         message = f"max_num_seqs: {card.family} models speak one sentence at a time; use more replicas for more"
         raise ValueError(message)

@@ -18,6 +18,7 @@ from transformers.distributed import DistributedConfig
 
 from app.engines.diffusion.checkpoint import Checkpoint
 from app.engines.diffusion.options import DiffusionOptions
+from app.engines.diffusion.parts import DENOISERS
 from app.settings.inspection import read_json
 
 
@@ -31,7 +32,7 @@ def read_in_part(options: DiffusionOptions, checkpoint: Checkpoint, dtype: torch
     if options.text_encoder_tp_size > 1:
         parts["text_encoder"] = _split_text_encoder(checkpoint, dtype, options.text_encoder_tp_size)
     if options.hsdp_weight_load_strategy == "pre_sharded" or (options.enable_broadcast_weight_load and rank > 0):
-        for name in (name for name in ("transformer", "transformer_2", "unet") if name in checkpoint.components):
+        for name in (name for name in DENOISERS if name in checkpoint.components):
             parts[name] = _empty(checkpoint, name, dtype)
     return parts
 

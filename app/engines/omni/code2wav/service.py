@@ -17,9 +17,8 @@ from app.engines.omni.code2wav.batches import Batches
 from app.engines.omni.code2wav.family import Vocoder
 from app.engines.omni.code2wav.options import Code2WavOptions
 from app.engines.refusal import refuse
-from app.engines.speech.judge import manner_of
+from app.engines.speech.judge import manner_of, with_default_voice
 from app.protocol.speechtask import SpeechTask, decode_task
-from app.settings.problems import did_you_mean
 from app.settings.schema import StageConfig
 
 KIND = "code2wav"
@@ -35,12 +34,7 @@ class Service:
     """Takes tasks on the event loop and hands their frames to the engine's thread."""
 
     def __init__(self, vocoder: Vocoder[Any], options: Code2WavOptions, patience_s: float) -> None:
-        self.card = vocoder.card
-        if options.default_voice:
-            if options.default_voice not in self.card.voices:
-                hint = did_you_mean(options.default_voice, self.card.voices)
-                raise ValueError(f"default_voice: the model has no voice {options.default_voice!r}{hint}")
-            self.card = msgspec.structs.replace(self.card, default_voice=options.default_voice)
+        self.card = with_default_voice(vocoder.card, options.default_voice)
         self._vocoder = vocoder
         self._seed = options.seed
         self._patience_s = patience_s
