@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+SAMPLE_RATE = 24_000
+"""Of the sound of both families, in Hz."""
 _SPEAKERS = "spk_dict.pt"
 _QWEN2_5_DEFAULT = "Chelsie"
 _QWEN3_DEFAULT = "ethan"

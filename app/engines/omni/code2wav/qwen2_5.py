@@ -18,11 +18,10 @@ from app.engines.omni.code2wav.flow import Flow, Solution, Window
 from app.engines.omni.code2wav.frames import Chunks, Frames, choose_chunks
 from app.engines.omni.code2wav.loading import load_part
 from app.engines.omni.code2wav.options import Code2WavOptions
-from app.engines.omni.speakers import qwen2_5_speakers
+from app.engines.omni.speakers import SAMPLE_RATE, qwen2_5_speakers
 from app.engines.speech.family import Samples
 from app.protocol.speechtask import SpeechCard
 
-_SAMPLE_RATE = 24_000
 _LARGEST = 8
 _AHEAD = 2
 """Blocks in a piece of a stream, and blocks after it that are looked at: each makes the difference to a whole
@@ -75,7 +74,7 @@ class Qwen25Vocoder:
         self._unit = lcm(self._flow.block, self._repeats) // self._repeats
         self._numbers = {voice: number for number, voice in enumerate(voices)}
         self.codes = dit.text_embed.codec_embed.num_embeddings
-        self.token_s = self._repeats * self._bigvgan.hop / _SAMPLE_RATE
+        self.token_s = self._repeats * self._bigvgan.hop / SAMPLE_RATE
         self.chunks = choose_chunks(
             options,
             first=self._unit,
@@ -86,7 +85,7 @@ class Qwen25Vocoder:
             unit=self._unit,
         )
         self.largest = self.chunks.largest
-        self.card = SpeechCard(family="Qwen2.5-Omni", voices=voices, default_voice=voices[0], sample_rate=_SAMPLE_RATE)
+        self.card = SpeechCard(family="Qwen2.5-Omni", voices=voices, default_voice=voices[0], sample_rate=SAMPLE_RATE)
 
     def begin(self, voice: str, seed: int, streamed: bool) -> Utterance:
         return Utterance(self.chunks, streamed, self._numbers[voice], seed, self._flow.mels)

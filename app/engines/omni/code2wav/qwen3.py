@@ -16,11 +16,10 @@ from app.engines.omni.code2wav.family import Step
 from app.engines.omni.code2wav.frames import Chunks, Frames, choose_chunks
 from app.engines.omni.code2wav.loading import load_part
 from app.engines.omni.code2wav.options import Code2WavOptions
-from app.engines.omni.speakers import qwen3_speakers
+from app.engines.omni.speakers import SAMPLE_RATE, qwen3_speakers
 from app.engines.speech.family import Samples
 from app.protocol.speechtask import SpeechCard
 
-_SAMPLE_RATE = 24_000
 _FIRST = 4
 _LARGEST = 25
 _WHOLE = 100
@@ -42,12 +41,12 @@ class Qwen3Vocoder:
         self._model = Causal(model)
         self.frame_shape = (self._model.groups,)
         self.codes = model.config.codebook_size
-        self.token_s = self._model.hop / _SAMPLE_RATE
+        self.token_s = self._model.hop / SAMPLE_RATE
         self.chunks = choose_chunks(options, first=_FIRST, largest=_LARGEST, context=self._model.reach, unit=1)
         self.largest = self.chunks.largest
         whole = max(_WHOLE, self.chunks.largest)
         self._whole = Chunks(first=whole, largest=whole, context=self.chunks.context, ahead=0)
-        self.card = SpeechCard(family="Qwen3-Omni", voices=voices, default_voice=voices[0], sample_rate=_SAMPLE_RATE)
+        self.card = SpeechCard(family="Qwen3-Omni", voices=voices, default_voice=voices[0], sample_rate=SAMPLE_RATE)
 
     def begin(self, voice: str, seed: int, streamed: bool) -> Utterance:
         return Utterance(self.chunks if streamed else self._whole, self._model.start())

@@ -12,6 +12,9 @@ from safetensors import safe_open
 _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
 
+EMBEDDINGS = "thinker.model.embed_tokens.weight"
+"""The thinker's, of which talkers need a few rows."""
+
 
 def read_rows(model: Path, name: str, rows: Sequence[int]) -> torch.Tensor:
     """Those `rows` of the matrix `name`, in that order, [len(rows), width].

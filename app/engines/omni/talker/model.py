@@ -10,13 +10,13 @@ from torch import nn
 from vllm.model_executor.models.interfaces import SupportsMRoPE, SupportsMultiModal, SupportsRealtime
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper
 
+from app.engines.omni.talker.checkpoint import EMBEDDINGS
 from app.engines.omni.talker.conditioning import mrope_positions, rows_of
 
 if TYPE_CHECKING:
     from vllm.multimodal.inputs import MultiModalFeatureSpec
 
 _PART = "talker."
-_EMBEDDINGS = "thinker.model.embed_tokens.weight"
 
 
 class Talker(nn.Module, SupportsMultiModal, SupportsMRoPE, SupportsRealtime):  # type: ignore[misc]
@@ -76,7 +76,7 @@ class Talker(nn.Module, SupportsMultiModal, SupportsMRoPE, SupportsRealtime):  #
 
     def is_unused_checkpoint_weight(self, name: str) -> bool:
         """vLLM does not read files that have such weights only: most of a checkpoint is the thinker."""
-        return not name.startswith(_PART) and name != _EMBEDDINGS
+        return not name.startswith(_PART) and name != EMBEDDINGS
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         kept: list[torch.Tensor] = []
@@ -90,6 +90,6 @@ class Talker(nn.Module, SupportsMultiModal, SupportsMRoPE, SupportsRealtime):  #
         self, weights: Iterable[tuple[str, torch.Tensor]], kept: list[torch.Tensor]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         for name, weight in weights:
-            if name == _EMBEDDINGS:
+            if name == EMBEDDINGS:
                 kept.append(weight[list(self.kept_tokens)])
             yield name, weight

@@ -11,16 +11,14 @@ from typing import Any
 import torch
 
 from app.cluster.tensors import Tensor
-from app.engines.omni.speakers import qwen2_5_speakers
-from app.engines.omni.talker.checkpoint import read_rows
+from app.engines.omni.speakers import SAMPLE_RATE, qwen2_5_speakers
+from app.engines.omni.talker.checkpoint import EMBEDDINGS, read_rows
 from app.engines.omni.talker.conditioning import WIDTH
 from app.engines.omni.talker.family import Chunk
 from app.engines.omni.talker.handover import read_handover
 from app.protocol.speechtask import SpeechCard
 
 ARCHITECTURE = "Qwen2_5OmniTalker"
-_EMBEDDINGS = "thinker.model.embed_tokens.weight"
-_SAMPLE_RATE = 24_000
 _SAMPLING = {"temperature": 0.9, "top_p": 0.8, "top_k": 40, "repetition_penalty": 1.05, "max_tokens": 4096}
 """Of transformers' generate; published checkpoints say nothing of the talker."""
 
@@ -62,7 +60,7 @@ class Qwen2_5Talker:  # noqa: N801
             family="Qwen2.5-Omni",
             voices=list(speakers),
             default_voice=next(iter(speakers)),
-            sample_rate=_SAMPLE_RATE,
+            sample_rate=SAMPLE_RATE,
         )
         self._prompt_ids = (
             talker["tts_codec_mask_token_id"],
@@ -70,7 +68,7 @@ class Qwen2_5Talker:  # noqa: N801
             talker["tts_codec_start_token_id"],
         )
         ids = [talker["tts_text_end_token_id"], talker["tts_text_pad_token_id"], *speakers.values()]
-        rows = read_rows(directory, _EMBEDDINGS, ids)
+        rows = read_rows(directory, EMBEDDINGS, ids)
         self._ending = rows[:2]
         self._openings = dict(zip(speakers, rows[2:], strict=True))
 

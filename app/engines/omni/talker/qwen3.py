@@ -18,7 +18,7 @@ import torch
 
 from app.cluster.tensors import Tensor
 from app.engines.omni.rowchannel import RowReceiver, Rows
-from app.engines.omni.speakers import qwen3_speakers
+from app.engines.omni.speakers import SAMPLE_RATE, qwen3_speakers
 from app.engines.omni.talker.conditioning import WIDTH
 from app.engines.omni.talker.family import Chunk
 from app.engines.omni.talker.frames import ADDRESS, FRAMES, FrameRequest
@@ -26,7 +26,6 @@ from app.engines.omni.talker.qwen3_utterance import EXTRA, Conditioning, Marks
 from app.protocol.speechtask import SpeechCard
 
 ARCHITECTURE = "Qwen3OmniTalker"
-_SAMPLE_RATE = 24_000
 _FRAMES_TIMEOUT_S = 10.0  # they are sent before what was sampled is; one that died in between sends them never
 _SAMPLING = {"temperature": 0.9, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.05, "max_tokens": 4096}
 """Of transformers' generate, for the first codes; what the others are drawn with is fixed (predictor.py)."""
@@ -74,7 +73,7 @@ class Qwen3Talker:
         voices = list(self._speakers)
         self.hf_overrides: Callable[[Any], Any] = talker_config
         self.stop_token_ids: Sequence[int] = [talker.codec_eos_token_id]
-        self.card = SpeechCard(family="Qwen3-Omni", voices=voices, default_voice=voices[0], sample_rate=_SAMPLE_RATE)
+        self.card = SpeechCard(family="Qwen3-Omni", voices=voices, default_voice=voices[0], sample_rate=SAMPLE_RATE)
         self._width = talker.thinker_hidden_size
         self._marks = _marks_of(config)
         self._receiver: RowReceiver | None = None
