@@ -5,12 +5,20 @@ Usage: .venv/bin/python scripts/flags_doc.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from app.settings.flags import GROUPS, Flag, flags
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "flags.md"
+_ROOT = Path(__file__).resolve().parent.parent
+TARGET = _ROOT / "docs" / "flags.md"
+_TESTS = _ROOT / "tests" / "engines" / "diffusion"
+_SHOWN = 2
+"""Tests of a flag: the two files that say most of it."""
+_ELSEWHERE = {"request_batch_max_wait_ms": "test_batching.py", "diffusers_call_kwargs": "test_call.py"}
+"""Tests that give a value without its name."""
 _HEAD = """\
 # Flags
 
@@ -21,6 +29,14 @@ Each flag is also an environment variable and, where it is an engine's or a stag
 examples; `omni-app config MODEL [flags]` prints every value with its origin.
 
 Unless it says so, `serve` and `headless` both take a flag. A refused flag is an error that says why.
+"""
+
+_OF_DIFFUSION = """\
+All of these are the same on a CPU and on CUDA, unless the meaning says what they need. "Shown by" are the tests in
+`tests/engines/diffusion`, on a CPU, with gloo between several ranks; what needs more is shown there as far as a CPU
+can: that it is set up, and refused where it cannot be. No GPU has run any of it: `python -m bench.gpu_check` does
+([what it tells](gpu_check.md)).
+
 """
 
 
@@ -37,7 +53,11 @@ def page() -> str:
 
 
 def _group(title: str, rows: list[Flag]) -> str:
-    head = f"\n## {title}\n\n| flag | variable | value | meaning |\n|---|---|---|---|\n"
+    head = f"\n## {title}\n\n"
+    if any(flag.group == "diffusion" for flag in rows):
+        head += _OF_DIFFUSION + "| flag | variable | value | meaning | shown by |\n|---|---|---|---|---|\n"
+    else:
+        head += "| flag | variable | value | meaning |\n|---|---|---|---|\n"
     return head + "".join(f"| {' | '.join(_cells(flag))} |\n" for flag in rows)
 
 
@@ -47,6 +67,24 @@ def _cells(flag: Flag) -> Iterator[str]:
     yield f"`{flag.variable}`" if flag.status != "refused" else ""
     yield _value(flag)
     yield _meaning(flag).replace("|", "\\|")
+    if flag.group == "diffusion":
+        yield ", ".join(f"`{name}`" for name in _shown_by(flag)) if flag.status == "works" else ""
+
+
+def _shown_by(flag: Flag) -> list[str]:
+    """The tests of a flag of diffusion stages, those that name it most often first."""
+    if flag.field in _ELSEWHERE:
+        return [_ELSEWHERE[flag.field]]
+    counts = {name: len(re.findall(rf"\b{flag.field}\b", text)) for name, text in _tests().items()}
+    found = sorted((name for name, count in counts.items() if count), key=lambda name: (-counts[name], name))
+    if not found:
+        raise SystemExit(f"--{flag.name} has no test in {_TESTS}")
+    return found[:_SHOWN]
+
+
+@cache
+def _tests() -> dict[str, str]:
+    return {str(path.relative_to(_TESTS)): path.read_text() for path in sorted(_TESTS.rglob("test_*.py"))}
 
 
 def _value(flag: Flag) -> str:

@@ -8,6 +8,8 @@ from app.engines.diffusion.options import CacheBackend
 from app.settings.flags import Flag
 from app.settings.values import ValueKind
 
+_ACCELERATOR = "an accelerator"
+
 
 def _row(name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
     target = f"engine.{name.replace('-', '_')}"
@@ -78,8 +80,8 @@ PARALLEL = (
         status="refused",
         reason="diffusers' Ulysses exchanges with all_to_all, whose kernels cannot be chosen; leave it out",
     ),
-    _row("ring-degree", "int", "GPUs for ring sequence parallelism.", least=1, aliases=("--ring",)),
-    _row("allgather-degree", "int", "GPUs that gather keys and values.", least=1),
+    _row("ring-degree", "int", "GPUs for ring sequence parallelism.", least=1, aliases=("--ring",), needs="CUDA"),
+    _row("allgather-degree", "int", "GPUs that gather keys and values.", least=1, needs="CUDA"),
     _row("cfg-parallel-size", "int", "GPUs that share the passes of guidance.", least=1),
     _row("vae-patch-parallel-size", "int", "GPUs that decode one picture together.", least=1),
     _row(
@@ -116,7 +118,7 @@ RUNNING = (
         status="refused",
         reason="diffusers has no sparse video attention; --diffusion-attention-backend sage is the nearest fast kernel",
     ),
-    _row("fa-deterministic", "bool", "Have kernels of FlashAttention give the same bits every time."),
+    _row("fa-deterministic", "bool", "Have kernels of FlashAttention give the same bits every time.", needs="CUDA"),
     _row(
         "diffusion-kv-cache-dtype",
         "str",
@@ -190,8 +192,18 @@ RUNNING = (
 )
 
 OFFLOAD = (
-    _row("enable-cpu-offload", "bool", "Keep the pipeline's parts in host memory while others compute."),
-    _row("enable-layerwise-offload", "bool", "Keep layers in host memory while others compute: least memory, slower."),
+    _row(
+        "enable-cpu-offload",
+        "bool",
+        "Keep the pipeline's parts in host memory while others compute.",
+        needs=_ACCELERATOR,
+    ),
+    _row(
+        "enable-layerwise-offload",
+        "bool",
+        "Keep layers in host memory while others compute: least memory, slower.",
+        needs=_ACCELERATOR,
+    ),
     _row(
         "diffusion-offload-config",
         "json",
@@ -202,7 +214,7 @@ OFFLOAD = (
         "enable-distributed-layerwise-offload",
         "bool",
         "Keep layers in host memory; of several GPUs each keeps a part of every layer there.",
-        needs="an accelerator",
+        needs=_ACCELERATOR,
     ),
     _row("dlo-use-allgather", "bool", "GPUs gather a layer from their parts. Default where there are several."),
     _row("dlo-no-use-allgather", "bool", "Each GPU has all layers in host memory for itself."),
