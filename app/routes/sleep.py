@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from litestar import Request, Response, get, post
 from litestar.openapi.spec import OpenAPIType, Schema
-from litestar.params import Parameter
+from litestar.params import FromQuery, QueryParameter
 
 from app.cluster.locks import turn
 from app.pipeline.sleeping import sleep, wake_up
@@ -30,7 +30,7 @@ _SLEEP_BODY = Body(
 )
 _WAKE_BODY = Body("server", (), {"stage_ids": _STAGES}, {"stage_ids": [0]})
 _ADMIN: dict[str, Any] = {"guards": [require_admin], "responses": ERRORS, "raises": [], "tags": ["server"]}
-_Level = Annotated[Literal[1, 2], Parameter(description="1: weights go to host memory; 2: they are dropped.")]
+_Level = Annotated[Literal[1, 2], QueryParameter(description="1: weights go to host memory; 2: they are dropped.")]
 
 
 class Sleeping(msgspec.Struct):
@@ -68,7 +68,9 @@ async def wake_stages(request: Request[Any, Any, Any]) -> SleepAnswer:
 
 
 @post("/sleep", status_code=200, operation_id="sleepEngine", summary="As vLLM: all stages sleep", **_ADMIN)
-async def sleep_all(request: Request[Any, Any, Any], level: _Level = 1, mode: SleepMode = "abort") -> Response[None]:
+async def sleep_all(
+    request: Request[Any, Any, Any], level: _Level = 1, mode: FromQuery[SleepMode] = "abort"
+) -> Response[None]:
     """The same as /v1/omni/sleep for all stages that can."""
     refuse_while_stopping(request)
     await _put_to_sleep(request, SleepRequest(level=level, mode=mode))

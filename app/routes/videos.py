@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from litestar import Request, Response, delete, get, post
-from litestar.params import FromPath, Parameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from app.cluster.messages import AnyEvent
 from app.cluster.messages import Video as Piece
@@ -123,9 +123,9 @@ async def make_video(request: Request[Any, Any, Any]) -> Response[Any]:
 )
 async def list_videos(
     request: Request[Any, Any, Any],
-    after: str | None = None,
-    limit: Annotated[int, Parameter(ge=1, le=100)] = PAGE,
-    order: Literal["asc", "desc"] = "desc",
+    after: FromQuery[str | None] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=100)] = PAGE,
+    order: FromQuery[Literal["asc", "desc"]] = "desc",
 ) -> Response[Any]:
     """A page of them; `after` is the id of the last one of the page before."""
     found = await videos(request.app).listed(caller(request))
@@ -178,7 +178,7 @@ async def delete_video(request: Request[Any, Any, Any], video_id: FromPath[str])
     summary="The file of a video",
 )
 async def get_content(
-    request: Request[Any, Any, Any], video_id: FromPath[str], variant: str = "video"
+    request: Request[Any, Any, Any], video_id: FromPath[str], variant: FromQuery[str] = "video"
 ) -> Response[bytes]:
     """
     Raises:

@@ -18,8 +18,10 @@ from app.routes import exception_handlers, handlers
 from app.routes.docs import openapi_config
 from app.routes.socketgate import guarded, remember_error
 from app.routes.trace import traced
+from app.routes.videowork import VideoWork
 from app.settings.schema import ServerConfig, Settings, SpeechConfig
 from app.store.generated import GeneratedFiles
+from app.store.videos import Videos
 from app.store.voices import Voices
 from app.telemetry.metrics import Metrics
 
@@ -178,6 +180,7 @@ class Served:
             logging_config=None,
             request_max_body_size=self.settings.server.max_body_bytes,
         )
+        generated = GeneratedFiles(directory / "generated", 3600, 1 << 20)
         self.litestar.state.update(
             {
                 "orchestrator": self.orchestrator,
@@ -187,7 +190,9 @@ class Served:
                 "uploads": set(),
                 "metrics": Metrics(),
                 "run_dir": directory,
-                "generated": GeneratedFiles(directory / "generated", 3600, 1 << 20),
+                "generated": generated,
+                "videos": Videos(directory / "videos", generated, 3600),
+                "video_work": VideoWork(self.draining),
                 "voices": Voices(self.settings.speech),
             }
         )
