@@ -65,8 +65,22 @@ Strength = Annotated[float, msgspec.Meta(ge=0, le=20)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_PROMPT)]
 
 
-class Controls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How pictures are drawn. None: not given, so the server's or the pipeline's default holds."""
+class Steering(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How a pipeline draws, pictures or frames. None: not given, so the server's or the pipeline's default holds."""
+
+    negative_prompt: Text | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEED)] | None = None
+    num_inference_steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_STEPS)] | None = None
+    guidance_scale: Strength | None = None
+    guidance_scale_2: Strength | None = None
+    true_cfg_scale: Strength | None = None
+    flow_shift: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
+    lora: Lora | list[Lora] | None = None
+    extra_params: dict[str, Any] | None = None
+
+
+class Controls(Steering, kw_only=True, forbid_unknown_fields=True):
+    """How pictures are drawn, and as what they come."""
 
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_PICTURES)] | None = None
     size: str | None = None
@@ -74,18 +88,9 @@ class Controls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     background: Background | None = None
     output_format: OutputFormat | None = None
     output_compression: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
-    negative_prompt: Text | None = None
-    seed: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEED)] | None = None
-    num_inference_steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_STEPS)] | None = None
-    guidance_scale: Strength | None = None
-    guidance_scale_2: Strength | None = None
-    true_cfg_scale: Strength | None = None
     strength: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    flow_shift: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
     layers: Annotated[int, msgspec.Meta(ge=2, le=10)] | None = None
     resolution: int | None = None
-    lora: Lora | list[Lora] | None = None
-    extra_params: dict[str, Any] | None = None
 
     @property
     def format(self) -> PictureFormat:

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from app.protocol.decoding import check_arguments
 from app.protocol.errors import invalid
-from app.protocol.images import (
-    MAX_SEED,
-    MAX_STEPS,
-    ImageReference,
-    Strength,
-    Text,
-    check_source,
-    parsed_size,
-    source_of,
-)
-from app.protocol.lora import Lora, lora_choices
+from app.protocol.images import ImageReference, Steering, Text, check_source, parsed_size, source_of
+from app.protocol.lora import lora_choices
 from app.protocol.pictures import PictureSource
 from app.protocol.videotask import VideoTask
 
@@ -55,8 +46,8 @@ REFUSED = {
 """Fields that clients of OpenAI's or vllm-omni's send, and why they are refused here."""
 
 
-class VideoRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """POST /v1/videos. None: not given, so the server's or the pipeline's default holds. `user` has no effect.
+class VideoRequest(Steering, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/videos. None: not given. `user` has no effect.
 
     `seconds` may be written as a number or as OpenAI does it, "4". In a form the picture that a video begins with is a
     part of the name input_reference, which never comes here.
@@ -69,15 +60,6 @@ class VideoRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     num_frames: Annotated[int, msgspec.Meta(ge=1, le=MAX_FRAMES)] | None = None
     fps: Annotated[float, msgspec.Meta(ge=1, le=240)] | None = None
     input_reference: str | ImageReference | None = None
-    negative_prompt: Text | None = None
-    seed: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEED)] | None = None
-    num_inference_steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_STEPS)] | None = None
-    guidance_scale: Strength | None = None
-    guidance_scale_2: Strength | None = None
-    true_cfg_scale: Strength | None = None
-    flow_shift: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
-    lora: Lora | list[Lora] | None = None
-    extra_params: dict[str, Any] | None = None
     user: str | None = None
 
     def task(self, picture: PictureSource | None, *, streamed: bool) -> VideoTask:

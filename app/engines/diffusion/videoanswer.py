@@ -7,56 +7,26 @@ from concurrent.futures import Executor
 
 from app.cluster.messages import Done, Failed, Progress, Usage, Video
 from app.engines.base import EngineError, Request
-from app.engines.diffusion.batching import Drawn, Outcome, Row
+from app.engines.diffusion.batching import Drawn
 from app.engines.diffusion.call import Call
+from app.engines.diffusion.onerow import OneRow
 from app.engines.diffusion.pixels import Pixels
 from app.media.videofile import VideoFile
 from app.protocol.videotask import VideoTask
 
 
-class VideoAnswer:
-    """Its listener's methods are called on the engine's threads."""
+class VideoAnswer(OneRow):
+    """Pieces of the video come as they are decoded, if they are wanted so, and at last all of it."""
 
     def __init__(self, request: Request, task: VideoTask, call: Call, encoders: Executor, *, borrowed: bool) -> None:
         """`borrowed`: frames are encoded where they lie."""
-        self.rows = [Row(call, 0, self)]
-        self.running = False
+        super().__init__(call, progress=task.progress)
         self._request = request
-        self._task = task
         self._fps = call.fps
         self._encoders = encoders
-        self._loop = asyncio.get_running_loop()
-        self._news: asyncio.Queue[Progress | list[Pixels] | Outcome] = asyncio.Queue()
         self._file = VideoFile(call.fps, fragmented=task.streamed, borrowed=borrowed)
         self._size = (0, 0)
         self._sent = 0
-
-    def abandon(self) -> None:
-        for row in self.rows:
-            row.cancelled = True
-
-    # ------------------------------------------------------------------------------------------------ engine's threads
-
-    def started(self, row: Row) -> None:
-        self.running = True
-
-    def stepped(self, row: Row, step: int, steps: int) -> None:
-        if self._task.progress:  # otherwise the event loop is not woken: it would take turns with the pipeline
-            self._tell(Progress(step, steps))
-
-    def previewed(self, row: Row, number: int, picture: Pixels) -> None:
-        """A video has none."""
-
-    def filmed(self, row: Row, frames: list[Pixels]) -> None:
-        self._tell(frames)
-
-    def finished(self, row: Row, outcome: Outcome) -> None:
-        self._tell(outcome)
-
-    def _tell(self, news: Progress | list[Pixels] | Outcome) -> None:
-        self._loop.call_soon_threadsafe(self._news.put_nowait, news)
-
-    # ------------------------------------------------------------------------------------------------ event loop
 
     async def deliver(self) -> None:
         """Emit until the video is there.
@@ -65,7 +35,7 @@ class VideoAnswer:
             EngineError: it could not be made.
         """
         try:
-            while not isinstance(news := await self._news.get(), Drawn):
+            while not isinstance(news := await self.news.get(), Drawn):
                 if isinstance(news, Progress):
                     self._request.emit(news)
                 elif isinstance(news, list):
@@ -83,7 +53,7 @@ class VideoAnswer:
 
     async def _write(self, frames: list[Pixels], *, last: bool) -> None:
         await self._request.ready()
-        data = await self._loop.run_in_executor(self._encoders, self._encode, frames, last)
+        data = await asyncio.get_running_loop().run_in_executor(self._encoders, self._encode, frames, last)
         self._sent += len(frames)
         if frames:
             height, width = frames[0].shape[:2]
