@@ -26,7 +26,6 @@ logger = logging.getLogger("app.routes")
 _TELL_S = 0.5
 """How often the progress of a video is written down at most."""
 
-
 _PASSING = (NO_REPLICA, QUEUE_FULL, REPLICA_LEAVES, REPLICA_LOST)
 
 
@@ -101,6 +100,7 @@ class VideoWork:
 
 async def _collect(making: Making, answer: AnswerStream) -> bytes:
     video, told, pieces = making.record.video, 0.0, []
+    video.progress = video.num_frames = 0  # also where it is made once more
     async for events in answer:
         for event in events:
             if isinstance(event, Progress):
