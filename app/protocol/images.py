@@ -29,7 +29,7 @@ _QUALITY_STEPS = {"low": 0.5, "high": 1.5, "hd": 1.5}
 REFUSED = {
     "style": "describe the style in the prompt",
     "complexity": "it steers a model of OpenAI's",
-    "frame_count": "pictures do not move here",
+    "frame_count": "pictures do not move here; /v1/videos makes videos",
     "frame_duration_ms": "pictures do not move here",
     "svg": "pictures are made of pixels",
     "markup": "draw into the picture, or send a mask",
@@ -37,7 +37,7 @@ REFUSED = {
     "vae_use_slicing": "it is set for the whole server (--vae-use-slicing)",
     "vae_use_tiling": "it is set for the whole server (--vae-use-tiling)",
     "generator_device": "noise is drawn on the CPU, so that a seed gives one picture on every device",
-    "num_frames": "it belongs to videos",
+    "num_frames": "it belongs to /v1/videos",
     "width": "write it as size, WIDTHxHEIGHT",
     "height": "write it as size, WIDTHxHEIGHT",
     "cfg_scale": "its name on this route is true_cfg_scale",

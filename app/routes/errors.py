@@ -7,10 +7,10 @@ from http import HTTPStatus
 from typing import Any
 
 from litestar import Request, Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
-from app.protocol.errors import ApiError
+from app.protocol.errors import ApiError, invalid
 from app.routes.state import settings
 from app.routes.trace import trace_of
 
@@ -48,6 +48,8 @@ def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> 
     """Litestar's own refusals (no such route, wrong method, body too large, ...); its 500s are faults of ours."""
     if error.status_code >= 500:
         return on_exception(request, error)
+    if isinstance(error, ValidationException) and (told := _parameter(error)) is not None:
+        return error_response(request, told)
     headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
     code = _CODES.get(error.status_code)
     return error_response(request, ApiError(error.status_code, _in_words(request, error), code=code, headers=headers))
@@ -72,6 +74,14 @@ def internal_error(request_id: str) -> ApiError:
     """What a client is told of a fault of ours: nothing but where to find it."""
     message = f"The server failed on this request. Its log has the cause under request id {request_id}."
     return ApiError(500, message, code="internal_error")
+
+
+def _parameter(error: ValidationException) -> ApiError | None:
+    """What is wrong with the first parameter that is: Litestar's list of them, which names each by its `key`."""
+    for found in error.extra if isinstance(error.extra, list) else ():
+        if isinstance(found, dict) and found.get("key"):
+            return invalid(str(found["key"]), str(found.get("message", "is invalid")).rstrip("."))
+    return None
 
 
 def _in_words(request: Request[Any, Any, Any], error: HTTPException) -> str:

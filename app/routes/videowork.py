@@ -26,6 +26,8 @@ logger = logging.getLogger("app.routes")
 _TELL_S = 0.5
 """How often the progress of a video is written down at most."""
 
+_LAST_WORDS_S = 5.0
+"""What videos have to end themselves once the server has no more time."""
 _PASSING = (NO_REPLICA, QUEUE_FULL, REPLICA_LEAVES, REPLICA_LOST)
 
 
@@ -50,8 +52,17 @@ class VideoWork:
 
     async def finish(self) -> None:
         """Wait for all of them, until `draining` ends them: other workers may go on, and tell of what is ready."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        drained = Interrupt(self._draining.wait())
+        try:
+            with drained.raising(shutting_down()):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        except ApiError:
+            await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
+        finally:
+            await drained.close()
+            for task in self._tasks:
+                task.cancel()
 
     async def _make(
         self, videos: Videos, making: Making, answer: AnswerStream, again: Callable[[], Awaitable[AnswerStream]]
@@ -89,7 +100,15 @@ class VideoWork:
         except ApiError as error:
             if not passes(error):
                 raise
-        return await self._collected(making, await again())
+        making.record.video.status, making.record.video.progress = "queued", 0
+        await making.save()
+        try:
+            return await self._collected(making, await again())
+        except ApiError as error:
+            if not passes(error):
+                raise
+            message = f"Each of the two replicas that made this video was lost, the second with: {error}"
+            raise ApiError(503, message, code=REPLICA_LOST) from None
 
     async def _collected(self, making: Making, answer: AnswerStream) -> bytes:
         try:

@@ -122,7 +122,8 @@ ACCESS_FLAGS = (
         least=1,
         metavar="SECONDS",
         commands=("serve",),
-        help="How long a picture can be fetched that was asked for as a link.",
+        help="How long a picture can be fetched that was asked for as a link, and a video that was made in the "
+        "background.",
     ),
     Flag(
         name="generated-files-bytes",

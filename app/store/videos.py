@@ -139,7 +139,11 @@ class Videos:
     def _begin(self, owner: str, video: Video) -> Making:
         self._sweep()
         video.id = f"video_{secrets.token_hex(16)}"
-        return Making(self._directory / video.id, VideoRecord(owner, video))
+        try:
+            return Making(self._directory / video.id, VideoRecord(owner, video))
+        except OSError:
+            self._remove(self._directory / video.id)
+            raise
 
     def _list(self, owner: str) -> list[Video]:
         records = (self._read(path) for path in self._paths())

@@ -177,11 +177,13 @@ def operations(client: httpx.Client) -> dict[str, Json]:
 def test_every_post_route_is_fuzzed(operations: dict[str, Json]) -> None:
     """Those that take only a form are fuzzed in test_image_refusals.py and test_speech_refusals.py.
 
-    Those that change the stages of the server are refused in test_sleep.py and tests/routes/test_cluster.py.
+    Those that change the stages of the server are refused in test_sleep.py and tests/routes/test_cluster.py, those of
+    videos in test_videos.py and tests/routes/test_videos.py.
     """
     forms = ["/v1/images/variations", "/v1/audio/transcriptions", "/v1/audio/translations"]
     stages = ["/v1/omni/scale", "/v1/omni/sleep", "/v1/omni/wakeup"]
-    assert sorted(operations) == sorted(FUZZED + forms + stages)
+    videos = ["/v1/videos", "/v1/videos/sync"]
+    assert sorted(operations) == sorted(FUZZED + forms + stages + videos)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)

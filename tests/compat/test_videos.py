@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 import torch
 
 from tests import tiny_diffusion
+from tests.compat.wire import JSON, Wire
 from tests.faults.matrix import listeners
 from tests.servers import Server, start_server, wait_for
 
@@ -26,6 +28,7 @@ SIZE, FRAMES, STEPS = "96x64", 9, 3
 ASK: dict[str, Any] = {"prompt": "a red circle", "size": SIZE}
 MORE = {"num_frames": FRAMES, "num_inference_steps": STEPS, "seed": 7}
 ENDLESS = {"num_frames": 81, "num_inference_steps": 200}
+LAST_CHUNK = b"0\r\n\r\n"
 FLAGS = ("--diffusion-streaming-output", "--no-vae-use-tiling", "--dtype", "float32")
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API is scheduled:DeprecationWarning")
@@ -112,6 +115,25 @@ def test_a_video_in_the_response(stream: bool, server: Server, expected: np.ndar
         assert len(decoded(b"".join(pieces[:-1]))) < FRAMES, "what came before the last piece was not all"
 
 
+def test_a_stream_begins_before_the_video_is_decoded(server: Server) -> None:
+    """Its replica is held at the first fragment: the last one is not there yet."""
+    body = ASK | {"size": "128x96", "num_frames": 41, "num_inference_steps": 1, "stream": True}
+    (replica,) = server.replicas
+    with Wire(server, limit_s=60) as wire:
+        wire.send("POST", "/v1/videos/sync", json.dumps(body).encode(), JSON)
+        wire.read_until(b"moof")
+        os.kill(replica, signal.SIGSTOP)
+        try:
+            wire.socket.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                wire.read_until(LAST_CHUNK)
+        finally:
+            os.kill(replica, signal.SIGCONT)
+        wire.socket.settimeout(60)
+        assert wire.read_until(LAST_CHUNK).count(b"moof") > 1
+    wait_for(lambda: in_flight(server) == 0, 30, "its end", server=server)
+
+
 def test_seconds_are_as_near_as_the_model_can(client: openai.OpenAI) -> None:
     short = {"seconds": "1", "num_inference_steps": 1}
     video: Any = client.videos.create_and_poll(**ASK, extra_body=short, poll_interval_ms=100)
@@ -140,8 +162,9 @@ def test_one_that_is_deleted_stops(client: openai.OpenAI, server: Server) -> Non
 
 
 def test_a_client_that_leaves_stops_it(server: Server) -> None:
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{server.url}/v1/videos/sync", json=ASK | ENDLESS, timeout=1)
+    with Wire(server) as wire:
+        wire.send("POST", "/v1/videos/sync", json.dumps(ASK | ENDLESS).encode(), JSON)
+        wait_for(lambda: in_flight(server) == 1, 30, "its beginning", server=server)
     wait_for(lambda: in_flight(server) == 0, 30, "its end", server=server)
 
 
@@ -160,6 +183,13 @@ def test_one_whose_worker_dies_has_failed(client: openai.OpenAI, server: Server)
     failed = wait_for(told, 60, "its failure", server=server)
     assert "has ended" in failed.error.message
     wait_for(lambda: len(listeners(server)) == 2 and in_flight(server) == 0, 60, "both workers", server=server)
+
+
+@pytest.mark.parametrize("path", ["/v1/videos", "/v1/videos/sync"])
+def test_other_models_make_none(path: str, speaking_stub: Server) -> None:
+    with Wire(speaking_stub) as wire:
+        answer = wire.ask("POST", path, json.dumps(ASK).encode(), JSON)
+    assert (answer.status, answer.error["code"]) == (404, "unsupported_task")
 
 
 def test_the_server_stops_with_one_that_runs(model: Path) -> None:

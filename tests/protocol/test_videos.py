@@ -61,7 +61,7 @@ def test_what_is_not_said_is_left_to_the_pipeline() -> None:
     assert task(size="auto", num_frames=33) == VideoTask(prompt="a boat", frames=33, progress=True)
 
 
-@pytest.mark.parametrize(("given", "expected"), [("4", 4), (4, 4), (4.5, 4.5), ("0.25", 0.25), ("600", 600)])
+@pytest.mark.parametrize(("given", "expected"), [("4", 4), (4, 4), (4.5, 4.5), ("4.5", 4.5), ("600", 600)])
 def test_seconds_are_words_or_numbers(given: str | float, expected: float) -> None:
     assert task(seconds=given).seconds == expected
 
@@ -89,11 +89,16 @@ def test_a_picture_to_begin_with(reference: Any, param: str) -> None:
         ({"prompt": None}, "prompt", "must say what the video shows"),
         ({"seconds": "four"}, "seconds", "must be a number"),
         ({"seconds": "-1"}, "seconds", "must be a number"),
+        ({"seconds": "٤"}, "seconds", "must be a number"),
+        ({"seconds": True}, "seconds", "must be a number or a string"),
         ({"seconds": 0}, "seconds", "more than 0 and at most 600"),
         ({"seconds": "601"}, "seconds", "more than 0 and at most 600"),
         ({"seconds": 4, "num_frames": 9}, "num_frames", "give one of them"),
         ({"num_frames": 0}, "num_frames", ">= 1"),
+        ({"num_frames": 10_001}, "num_frames", "<= 10000"),
         ({"fps": 0}, "fps", ">= 1"),
+        ({"fps": 241}, "fps", "<= 240"),
+        ({"lora": {"name": ""}}, "lora.name", "length >= 1"),
         ({"size": "big"}, "size", "auto or WIDTHxHEIGHT"),
         ({"input_reference": ""}, "input_reference", "is empty"),
         ({"n": 2}, "n", "one video; send several"),

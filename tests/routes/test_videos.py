@@ -154,12 +154,14 @@ async def test_it_is_made_once_more_where_its_replica_dies(tmp_path: Path) -> No
     orchestrator = served.orchestrator
 
     async def better_next_time() -> None:
-        orchestrator.script = [[Progress(1, 4)], LOST] if len(orchestrator.submitted) == 1 else film(b"whole")
+        half: list[Step] = [[Progress(1, 4)], [piece(b"half")], LOST]
+        orchestrator.script = half if len(orchestrator.submitted) == 1 else film(b"whole")
 
     orchestrator.before = better_next_time
     async with client_of(served) as client:
         name = await begun(client)
-        await until(client, name, status="completed")
+        video = await until(client, name, status="completed")
+        assert (video["num_frames"], video["seconds"]) == (4, "0.25"), "nothing of the lost half is counted"
         assert (await client.get(f"{PATH}/{name}/content")).content == b"whole"
     assert len({request_id for _, request_id, _, _ in orchestrator.submitted}) == 2
     assert all(stream.closed.is_set() for stream in orchestrator.streams)
@@ -181,11 +183,53 @@ async def test_it_waits_for_a_replica_to_return(tmp_path: Path, monkeypatch: pyt
         await until(client, await begun(client), status="completed")
 
 
+async def test_one_that_waits_for_a_replica_can_be_deleted(tmp_path: Path) -> None:
+    served = served_with([LOST], tmp_path)
+    waits = asyncio.Event()
+
+    async def gone_for_good() -> None:
+        if len(served.orchestrator.submitted) > 1:
+            waits.set()
+            raise ApiError(503, "no replica", code="no_replica")
+
+    served.orchestrator.before = gone_for_good
+    async with client_of(served) as client:
+        name = await begun(client)
+        await asyncio.wait_for(waits.wait(), 10)
+        await client.delete(f"{PATH}/{name}")
+        await asyncio.wait_for(served.litestar.state.video_work.finish(), 10)
+
+
+async def test_who_leaves_before_it_begins_gets_none(tmp_path: Path) -> None:
+    served = served_with(film(b"x"), tmp_path)
+    asked_for = asyncio.Event()
+
+    async def busy() -> None:
+        asked_for.set()
+        await asyncio.Event().wait()
+
+    served.orchestrator.before = busy
+    async with client_of(served) as client, exchange(served, PATH, ASK) as running:
+        await asyncio.wait_for(asked_for.wait(), 10)
+        running.leave()
+        await running.rest()
+        assert (await client.get(PATH)).json()["data"] == []
+
+
+async def test_one_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:
+    served = served_with([asyncio.Event()], tmp_path)
+    (tmp_path / "videos").write_text("in the way")
+    async with client_of(served) as client:
+        assert error(await client.post(PATH, json=ASK), 500)[1] == "internal_error"
+    assert served.orchestrator.streams[0].closed.is_set()
+
+
 async def test_it_fails_where_replicas_keep_dying(tmp_path: Path) -> None:
     served = served_with([LOST], tmp_path)
     async with client_of(served) as client:
         video = await until(client, await begun(client), status="failed")
         assert video["error"]["code"] == "replica_lost"
+        assert "Each of the two replicas that made this video was lost" in video["error"]["message"]
     assert len(served.orchestrator.submitted) == 2
 
 
@@ -232,8 +276,7 @@ async def test_they_are_listed_in_pages(client: httpx.AsyncClient) -> None:
 )
 async def test_pages_that_there_are_not(params: dict[str, Any], client: httpx.AsyncClient) -> None:
     answer = await client.get(PATH, params=params)
-    assert answer.status_code == 400, answer.text
-    assert next(iter(params)) in answer.json()["error"]["message"]
+    assert error(answer) == (next(iter(params)), "invalid_value")
 
 
 async def test_a_key_sees_its_own(tmp_path: Path) -> None:
@@ -253,6 +296,15 @@ async def test_a_key_sees_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["video_x", "video_" + "0" * 32, "..%2f..%2fetc", "record.json"])
 async def test_what_is_no_video(name: str, client: httpx.AsyncClient) -> None:
     assert (await client.get(f"{PATH}/{name}")).status_code == 404
+
+
+async def test_a_file_that_had_to_make_room(client: httpx.AsyncClient, tmp_path: Path) -> None:
+    name = await begun(client)
+    await until(client, name, status="completed")
+    for path in (tmp_path / "generated").iterdir():
+        path.unlink()
+    assert error(await client.get(f"{PATH}/{name}/content"), 404) == ("video_id", "file_not_found")
+    assert (await client.delete(f"{PATH}/{name}")).status_code == 200
 
 
 async def test_other_variants_are_refused(client: httpx.AsyncClient) -> None:
@@ -295,6 +347,18 @@ async def test_a_form(more: dict[str, Any], expected: PictureSource, client: htt
 async def test_forms_that_cannot_be(files: list[Any], param: str, client: httpx.AsyncClient) -> None:
     answer = await client.post(PATH, files=[*files, ("size", (None, "64x64"))])
     assert error(answer)[0] == param
+
+
+async def test_a_picture_in_json(client: httpx.AsyncClient, served: Served) -> None:
+    await begun(client, input_reference={"image_url": "https://a/b.png"})
+    assert asked(served).images == [PictureSource(url="https://a/b.png", param="input_reference.image_url")]
+
+
+async def test_what_runs_in_the_background_is_no_stream(client: httpx.AsyncClient, served: Served) -> None:
+    answer = await client.post(PATH, json=ASK | {"stream": True})
+    assert error(answer) == ("stream", "unsupported_parameter")
+    assert SYNC in answer.json()["error"]["message"]
+    assert served.orchestrator.submitted == []
 
 
 @pytest.mark.parametrize("path", [PATH, SYNC])

@@ -73,6 +73,15 @@ async def test_why_one_has_not_been_made(videos: Videos) -> None:
     assert (found.video.status, found.video.error) == ("failed", VideoError("no_video", "there is none"))
 
 
+async def test_one_that_is_given_up_has_failed(videos: Videos, tmp_path: Path) -> None:
+    making = await begun(videos)
+    making.record.video.status = "in_progress"
+    await making.save()
+    making.close()
+    (found,) = await store(tmp_path).listed("")
+    assert (found.id, found.status) == (making.record.video.id, "failed")
+
+
 async def test_others_see_nothing_of_it(videos: Videos) -> None:
     mine, theirs = await begun(videos, "a", 1), await begun(videos, "b", 2)
     assert await videos.get("b", mine.record.video.id) is None

@@ -15,6 +15,8 @@ from app.engines.diffusion.offer import EDITS, INPAINT, TEXT, VARIATIONS, Mode, 
 from app.engines.refusal import refuse
 from app.protocol.pictures import PictureTask
 
+_LONGEST_PROMPT = 4096
+"""Tokens that a request may have its prompt filled up to; published pipelines take up to 1024."""
 _FIELDS = ("num_inference_steps", "guidance_scale", "true_cfg_scale", "guidance_scale_2", "strength", "layers")
 """Fields of a task that are arguments of a pipeline's call by the same name."""
 
@@ -157,8 +159,17 @@ def call_arguments(given: dict[str, Any], extra: dict[str, Any], mode: Mode, off
             refuse(f"{name} is given twice", param)
         if kind := misfit(value, mode.parameters[name]):
             refuse(f"{name} is {kind}, not {str(value)[:80]!r}", param)
+        if name == "max_sequence_length":
+            _check_length(value, mode.parameters[name], param)
         given[name] = value
     return given
+
+
+def _check_length(tokens: int, default: int | None, param: str) -> None:
+    """Text encoders make as many rows as they are told, and take the memory for them."""
+    most = max(_LONGEST_PROMPT, default or 0)
+    if not 1 <= tokens <= most:
+        refuse(f"max_sequence_length is between 1 and {most}, not {tokens}", param)
 
 
 def _check_strength(arguments: dict[str, Any], mode: Mode, steps: int) -> None:

@@ -73,6 +73,11 @@ class Runner:
             # A wholly compiled module runs its hooks as part of the graph, or not at all: its steps are watched only.
             if getattr(module, "_compiled_call_impl", None) is None
         ]
+        # Pipelines call a method of their autoencoder, no module; a video takes minutes in there.
+        self._decoder = list(decoder.modules()) if (decoder := _decoder(pipe)) is not None else []
+        if stepper is not None:  # whose calls share it, so that nobody can leave another one's
+            for module in self._decoder:
+                module.register_forward_pre_hook(lambda *_: self._tick())
         self._text_lock = stepper.text_lock if stepper is not None else threading.Lock()
         self.steps = 0
 
@@ -169,11 +174,16 @@ class Runner:
             stack.enter_context(self._adapters.active([row.call.blend for row in rows]))
             # Where parts are offloaded this also brings them home, as a pipeline that is left midway does not.
             stack.callback(self._pipe.maybe_free_model_hooks)
-            for module in self._modules:
+            for module in (*self._modules, *self._decoder):
                 stack.callback(module.register_forward_pre_hook(watch.check).remove)
             if self._cache is not None:
                 stack.enter_context(self._cache.during(pipe, rows[0].call.steps))
             yield
+
+
+def _decoder(pipe: Any) -> torch.nn.Module | None:
+    decoder = getattr(getattr(pipe, "vae", None), "decoder", None)
+    return decoder if isinstance(decoder, torch.nn.Module) else None
 
 
 def _configure(pipe: Any, call: Call, offer: Offer) -> None:

@@ -46,6 +46,9 @@ class VideoAnswer(OneRow):
             if self._sent > len(news.pictures):
                 raise EngineError(Failed(500, f"{self._sent} frames were decoded for {len(news.pictures)}"))
             await self._write(news.pictures[self._sent :], last=True)
+        except OSError as error:
+            told = f"the video cannot be written on the replica's disk: {error.strerror or error}"
+            raise EngineError(Failed(503, told, "service_unavailable_error", code="disk_error")) from error
         finally:
             await asyncio.to_thread(self._file.close)
         self._request.emit(Usage(news.prompt_tokens, 0))

@@ -14,6 +14,8 @@ from app.engines.diffusion.parts import modules
 from tests.engines.diffusion.drawing import draw, given
 
 CPU = torch.device("cpu")
+ELSEWHERE = 1e-5
+"""Weights lie elsewhere in memory then; on some CPUs (AMD's) that changes in which order sums are made."""
 
 
 def config_of(**config: Any) -> Any:
@@ -29,7 +31,7 @@ def test_layers_rest_on_disk_and_come_when_needed(tiny_pipeline: Callable[[str],
     assert done.startswith(f"the blocks of transformer rest on disk in {tmp_path}/")
     on_disk = sum(file.stat().st_size for file in tmp_path.rglob("*.safetensors"))
     assert on_disk > weights
-    assert np.array_equal(draw(pipe), before)
+    np.testing.assert_allclose(draw(pipe), before, atol=ELSEWHERE)
 
 
 def test_what_a_dead_replica_left_on_disk_is_not_taken_for_ours(
@@ -42,7 +44,7 @@ def test_what_a_dead_replica_left_on_disk_is_not_taken_for_ours(
         pipe = tiny_pipeline(kind)
         before = draw(pipe, steps=2)
         list(offload(pipe, options, CPU))
-        assert np.array_equal(draw(pipe, steps=2), before)
+        np.testing.assert_allclose(draw(pipe, steps=2), before, atol=ELSEWHERE)
     assert not left.exists()
 
 

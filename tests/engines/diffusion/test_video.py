@@ -20,6 +20,7 @@ from av.video.reformatter import ColorRange, Colorspace
 from app.cluster import messages as m
 from app.engines.base import EngineError
 from app.engines.diffusion import videocall
+from app.engines.diffusion.batching import Row
 from app.engines.diffusion.call import Call
 from app.engines.diffusion.inputs import Inputs
 from app.engines.diffusion.offer import Offer
@@ -39,7 +40,7 @@ from tests.engines.diffusion.asking import (
     started,
     task,
 )
-from tests.engines.diffusion.running import Forwards, call_for, draw, offer_of, runner_of
+from tests.engines.diffusion.running import Forwards, Recorder, call_for, draw, offer_of, runner_of
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -262,6 +263,55 @@ def test_a_class_that_asks_for_the_rate_is_told_it(offer: Offer) -> None:
         call = videocall.plan(wanted(fps=fps), mode, told, Inputs(), offer, (), MOST)
         assert (call.arguments["frame_rate"], call.fps) == (expected, expected)
         assert type(call.arguments["frame_rate"]) is type(expected)
+
+
+@pytest.mark.parametrize("tokens", [0, -5, 4097, 10**9])
+def test_lengths_of_prompts_have_bounds(tokens: int, offer: Offer) -> None:
+    with pytest.raises(EngineError, match="max_sequence_length is between 1 and 4096"):
+        planned(offer, wanted(extra={"max_sequence_length": tokens}))
+
+
+# ------------------------------------------------------------------------------------------------- decoding
+
+
+def test_decoding_shows_signs_of_life(tiny_pipeline: Pipelines) -> None:
+    """It takes minutes, and who shows none is taken for dead."""
+    pipe = tiny_pipeline("wan")
+    offer = offer_of(pipe)
+    runner = runner_of(pipe, offer)
+    at_last_step: list[int] = []
+
+    class Counting(Recorder):
+        def stepped(self, row: Row, step: int, steps: int) -> None:
+            at_last_step[:] = [runner.steps]
+
+    short, long = (planned(offer, wanted(frames=frames)) for frames in (1, 9))
+    signs = []
+    for call in (short, long):
+        runner.draw([Row(call, 0, Counting())])
+        signs.append(runner.steps - at_last_step[0])
+    assert signs[0] > 10
+    assert signs[1] > 2 * signs[0]
+
+
+def test_decoding_is_left_when_nobody_wants_it(tiny_pipeline: Pipelines) -> None:
+    pipe = tiny_pipeline("wan")
+    offer = offer_of(pipe)
+    runner = runner_of(pipe, offer)
+    recorder = Recorder()
+    row = Row(planned(offer, wanted()), 0, recorder)
+    decoded = []
+
+    def leave(*_: Any) -> None:
+        decoded.append(1)
+        row.cancelled = True
+
+    handle = pipe.vae.decoder.register_forward_hook(leave)
+    runner.draw([row])
+    handle.remove()
+    assert (recorder.outcome, len(decoded)) == (None, 1)
+    (again,) = draw(runner, planned(offer, wanted()))
+    assert len(again.pictures) == 9
 
 
 # ------------------------------------------------------------------------------------------------- size
