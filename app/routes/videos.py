@@ -240,6 +240,7 @@ def _video(model: str, asked: VideoRequest, task: VideoTask) -> Video:
         prompt=task.prompt,
         size=asked.size or "",
         seconds=f"{task.seconds:g}" if task.seconds else "",
+        num_frames=task.frames,
         fps=task.fps,
         seed=task.seed,
     )

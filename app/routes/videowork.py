@@ -58,7 +58,8 @@ class VideoWork:
                 while self._tasks:
                     await asyncio.wait(self._tasks)
         except ApiError:
-            await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
         finally:
             await drained.close()
             for task in self._tasks:
@@ -71,7 +72,7 @@ class VideoWork:
             async with self._interrupts(making) as (deleted, drain):
                 with deleted.raising(_DeletedError()), drain.raising(shutting_down()):
                     content = await self._content(making, answer, again)
-                    await videos.finish(making, content)
+                await videos.finish(making, content)  # to its end: a file that nobody knows of would stay
         except (_DeletedError, FileNotFoundError):
             logger.info("video %s is not wanted any more", making.record.video.id)
         except ApiError as error:
@@ -118,15 +119,16 @@ class VideoWork:
 
 
 async def _collect(making: Making, answer: AnswerStream) -> bytes:
-    video, told, pieces = making.record.video, 0.0, []
-    video.progress = video.num_frames = 0  # also where it is made once more
+    video, told, pieces, frames = making.record.video, 0.0, [], 0
+    video.progress = 0  # also where it is made once more
     async for events in answer:
         for event in events:
             if isinstance(event, Progress):
                 video.status, video.progress = "in_progress", min(99, 100 * event.step // max(event.steps, 1))
             elif isinstance(event, Piece):
                 pieces.append(bytes(event.data))
-                describe(video, event)
+                frames += event.frames
+                describe(video, event, frames)
         if (now := time.monotonic()) - told >= _TELL_S:
             told = now
             await making.save()
@@ -140,10 +142,10 @@ def passes(error: ApiError) -> bool:
     return error.body.error.code in _PASSING
 
 
-def describe(video: Video, made: Piece) -> None:
-    """Write down what a video is, of the event that carries it."""
+def describe(video: Video, made: Piece, frames: int) -> None:
+    """Write down what a video is, of the event that carries the last of its `frames`."""
     video.size, video.fps, video.seed = f"{made.width}x{made.height}", made.fps, made.seed
-    video.num_frames += made.frames
+    video.num_frames = frames
     video.seconds = f"{video.num_frames / made.fps:g}"
 
 

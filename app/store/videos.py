@@ -106,7 +106,8 @@ class Videos:
         video.completed_at, video.expires_at = int(time.time()), expires
         try:
             await making.save()
-        except FileNotFoundError:
+        except OSError:
+            record.file = ""
             await self._generated.remove(name)
             raise
 
@@ -132,9 +133,9 @@ class Videos:
 
     async def delete(self, record: VideoRecord) -> None:
         """Forget a video, and stop making it."""
-        if record.file:
-            await self._generated.remove(record.file)
-        await asyncio.to_thread(self._remove, self._directory / record.video.id)
+        file = await asyncio.to_thread(self._remove, self._directory / record.video.id) or record.file
+        if file:
+            await self._generated.remove(file)
 
     def _begin(self, owner: str, video: Video) -> Making:
         self._sweep()
@@ -176,8 +177,13 @@ class Videos:
                 if old and not is_locked(path / _MAKER):
                     self._remove(path)
 
-    def _remove(self, directory: Path) -> None:
+    def _remove(self, directory: Path) -> str:
+        """The name of its file at the last moment: it may have been finished since somebody looked."""
         gone = directory.with_name(f".{directory.name}")  # at once, whatever its maker is writing into it
         with suppress(FileNotFoundError):
             directory.rename(gone)
+        file = ""
+        with suppress(OSError, msgspec.DecodeError):
+            file = _decode((gone / _RECORD).read_bytes()).file
         shutil.rmtree(gone, ignore_errors=True)
+        return file

@@ -189,3 +189,23 @@ async def test_nobody_is_told_of_one_whose_time_is_over(videos: Videos, monkeypa
     monkeypatch.setattr(time, "time", lambda: later)
     assert await videos.get("", making.record.video.id) is None
     assert await videos.listed("") == []
+
+
+async def test_deleting_by_an_old_record_leaves_no_file(videos: Videos, tmp_path: Path) -> None:
+    making = await begun(videos)
+    seen = await videos.get("", making.record.video.id)
+    assert seen is not None
+    await videos.finish(making, b"film")
+    making.close()
+    await videos.delete(seen)
+    assert list((tmp_path / "generated").iterdir()) == []
+
+
+async def test_a_full_disk_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("app.store.videos.Making._write", full)
+    with pytest.raises(OSError, match="No space"):
+        await begun(store(tmp_path))
+    assert list((tmp_path / "videos").iterdir()) == []
