@@ -96,6 +96,7 @@ ENGINE = (
         "Let administrators put stages to sleep: they give their memory back until they are woken.",
         kinds=("llm", "diffusion"),
     ),
+    _llm("log-stats", "bool", "Log what a text stage does, every 10 seconds while it does something."),
     _llm("enable-ar-profiler", "bool", "Log how long each request of a text stage waited, read and wrote."),
 )
 

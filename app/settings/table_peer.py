@@ -22,7 +22,6 @@ REFUSED = (
     _refused("batch-timeout", "it never had an effect", "int"),
     _refused("ssl-ciphers", "Granian's TLS offers no weak ciphers to choose from"),
     _refused("enable-ssl-refresh", "Granian reads certificates at the start; restart the server for new ones", "bool"),
-    _refused("log-stats", "/metrics always has the numbers", "bool"),
     _refused("config", "put flags into OMNI_* variables, and stages into a --deploy-config file"),
     _refused("middleware", "mount create_app() into an application of your own, which can have any", "list"),
     _refused("grpc", "there is no gRPC interface", "bool"),

@@ -24,7 +24,7 @@ def windows(path: Path) -> list[Window]:
 
 
 def test_a_server_tells_of_its_requests_and_its_orchestrator(tmp_path: Path) -> None:
-    flags = ("--enable-orch-monitor", "--enable-ar-profiler")
+    flags = ("--enable-orch-monitor", "--enable-ar-profiler", "--log-stats")
     small = ("--max-model-len", "256", "--kv-cache-memory-bytes", "64MiB")
     line = ("omni-app", "serve", str(tiny_qwen3()), "--served-model-name", "tiny", "--port", "{port}", *small, *flags)
     with start_server(line, {"OMP_NUM_THREADS": "1"}, cwd=tmp_path) as server:

@@ -30,8 +30,9 @@ _OURS = {
 }
 
 
-PROFILER = "enable_ar_profiler"
-"""An argument of ours: vLLM is not told of it."""
+PROFILER, STATISTICS = "enable_ar_profiler", "log_stats"
+LOGGED = frozenset({PROFILER, STATISTICS})
+"""Arguments of ours, which vLLM is not told of: what of its statistics goes to the log."""
 
 
 class EngineArgumentError(ValueError):
@@ -53,10 +54,11 @@ def parse(stage: StageConfig, served_model_names: list[str], defaults: dict[str,
 
     _check_names(stage)
     chosen = defaults | stage.engine_args | _sampling_defaults(stage)
-    if chosen.pop(PROFILER, False) and chosen.get("disable_log_stats"):
-        raise EngineArgumentError(
-            f"stage {stage.stage_id} ({stage.name}): {PROFILER} reads vLLM's statistics; remove disable_log_stats"
-        )
+    for name in LOGGED:
+        if chosen.pop(name, False) and chosen.get("disable_log_stats"):
+            raise EngineArgumentError(
+                f"stage {stage.stage_id} ({stage.name}): {name} reads vLLM's statistics; remove disable_log_stats"
+            )
     argv = ["--model", stage.model, "--served-model-name", *served_model_names]
     for name, value in chosen.items():
         argv += _flag(name, value)
@@ -79,7 +81,7 @@ def _check_names(stage: StageConfig) -> None:
         {field.name for field in dataclasses.fields(kind)} for kind in (AsyncEngineArgs, BaseFrontendArgs, FrontendArgs)
     )
     where = f"stage {stage.stage_id} ({stage.name}): engine argument"
-    for name in stage.engine_args.keys() - {PROFILER}:
+    for name in stage.engine_args.keys() - LOGGED:
         if name in _OURS:
             raise EngineArgumentError(f"{where} {name!r} is set by {_OURS[name]}; remove it from engine_args")
         if name in server - frontend:

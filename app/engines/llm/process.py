@@ -70,12 +70,16 @@ class EngineProcess:
         prepare(args)
         config = plan.configure(args, self._architectures)
         from app.engines.llm.frontend import Frontend, StepMeter
-        from app.engines.llm.times import RequestTimes
+        from app.engines.llm.times import RequestTimes, StageStatistics
 
-        meter, timed = StepMeter(), bool(stage.engine_args.get(arguments.PROFILER))
+        meter = StepMeter()
+        logs = {arguments.PROFILER: RequestTimes, arguments.STATISTICS: StageStatistics}
         frontend = Frontend.from_vllm_config(
             config,
-            stat_loggers=[lambda _config, _index: meter, *([RequestTimes] if timed else [])],
+            stat_loggers=[
+                lambda _config, _index: meter,
+                *(log for name, log in logs.items() if stage.engine_args.get(name)),
+            ],
             enable_log_requests=args.enable_log_requests,
             disable_log_stats=args.disable_log_stats,
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.engines.llm.arguments import PROFILER, EngineArgumentError, parse
+from app.engines.llm.arguments import LOGGED, PROFILER, STATISTICS, EngineArgumentError, parse
 from app.settings.flags import flags
 from app.settings.schema import StageConfig
 
@@ -58,7 +58,7 @@ def test_typed_wins_over_default() -> None:
 def test_every_switch_can_be_turned_off() -> None:
     """Some of vLLM's switches have no --no- form."""
     switches = [flag for flag in flags() if flag.kind == "bool" and flag.status == "works" and "llm" in flag.kinds]
-    names = [flag.field for flag in switches if flag.target.startswith("engine.") and flag.field != PROFILER]
+    names = [flag.field for flag in switches if flag.target.startswith("engine.") and flag.field not in LOGGED]
     args = parse(stage(**dict.fromkeys(names, False)), ["x"], {})
     assert [name for name in names if getattr(args, name) is not False] == []
     assert len(names) > 50
@@ -94,7 +94,8 @@ def test_unknown_sampling_default_is_named() -> None:
         parse(stage({"seed": 1}), ["x"], {})
 
 
-def test_the_profiler_is_ours_and_reads_vllms_statistics() -> None:
-    assert not hasattr(parse(stage(enable_ar_profiler=True), ["x"], {}), PROFILER)
-    with pytest.raises(EngineArgumentError, match="remove disable_log_stats"):
-        parse(stage(enable_ar_profiler=True, disable_log_stats=True), ["x"], {})
+@pytest.mark.parametrize("name", [PROFILER, STATISTICS])
+def test_what_is_logged_of_vllms_statistics_is_ours(name: str) -> None:
+    assert not hasattr(parse(stage(**{name: True}), ["x"], {}), name)
+    with pytest.raises(EngineArgumentError, match=f"{name} reads vLLM's statistics; remove disable_log_stats"):
+        parse(stage(**{name: True, "disable_log_stats": True}), ["x"], {})
