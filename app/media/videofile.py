@@ -13,7 +13,7 @@ import av
 import numpy as np
 from av.video.reformatter import ColorRange, Colorspace
 
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+from app.media.encode import Pixels
 
 _CODEC = {"preset": "veryfast", "crf": "18"}
 _FRAGMENTS = "frag_every_frame+empty_moov+default_base_moof"

@@ -34,7 +34,7 @@ from app.routes.sse import Headers
 from app.routes.state import generated, model_names, video_work, videos
 from app.routes.submission import Delivery, Submission, attended, refuse_while_stopping, respond, submit
 from app.routes.videodocs import SyncOperation, VideoOperation
-from app.routes.videowork import passes
+from app.routes.videowork import no_video, passes
 from app.store.videos import VideoRecord
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class VideoFile:
         """
         content = b"".join([piece async for events in stream if (piece := _pieces(events))])
         if not content:
-            raise _none()
+            raise no_video()
         return _file_response(content, "video")
 
     async def opening(self, stream: AnswerStream) -> Headers:
@@ -273,7 +273,7 @@ class VideoFile:
             if first := _pieces(events):
                 self._first = first
                 return [(b"content-type", _TYPE.encode()), (b"x-accel-buffering", b"no")]
-        raise _none()
+        raise no_video()
 
     async def pieces(self, stream: AnswerStream) -> AsyncIterator[bytes]:
         """The pieces, as they are made."""
@@ -285,10 +285,6 @@ class VideoFile:
 
 def _pieces(events: list[AnyEvent]) -> bytes:
     return b"".join(event.data for event in events if isinstance(event, Piece))
-
-
-def _none() -> ApiError:
-    return ApiError(500, "The model made no video of this.", code="no_video")
 
 
 def _file_response(content: bytes, name: str) -> Response[bytes]:

@@ -133,8 +133,13 @@ async def _collect(making: Making, answer: AnswerStream) -> bytes:
             told = now
             await making.save()
     if not pieces:
-        raise ApiError(500, "The model made no video of this.", code="no_video")
+        raise no_video()
     return b"".join(pieces)
+
+
+def no_video() -> ApiError:
+    """500: the model ended without one."""
+    return ApiError(500, "The model made no video of this.", code="no_video")
 
 
 def passes(error: ApiError) -> bool:

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from av.video.reformatter import ColorRange, Colorspace
 
-from app.media.videofile import Pixels, VideoFile
+from app.media.encode import Pixels
+from app.media.videofile import VideoFile
 
 WIDTH, HEIGHT = 96, 64
 BT709 = 1
