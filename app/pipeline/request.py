@@ -78,7 +78,7 @@ class RequestStream:
         self._waiting: list[m.AnyEvent] = []
         self._inputs = Inputs()
         self.source: RequestStream | None = None
-        self.on_consumed: Callable[[int], None] = lambda count: None
+        self.on_consumed: Callable[[int], None] = _unheard
         self._taken = False
         self._streamed = False
         self._finished = False
@@ -251,5 +251,12 @@ class RequestStream:
         """End the request for `reason`, and its work where that goes on; what came of it can still be used."""
         self._finished = True
         self._meter.end(reason)
-        if self._stream is not None and self._stream.connection.release(self._stream):
-            self._meter.aborted(reason)
+        self.on_consumed = _unheard
+        if self._stream is not None:
+            self._stream.on_consumed = _unheard  # else a large body would stay until garbage is collected for its cycle
+            if self._stream.connection.release(self._stream):
+                self._meter.aborted(reason)
+
+
+def _unheard(count: int) -> None:
+    """Of a request that has ended nobody wants to know how many inputs it has used."""

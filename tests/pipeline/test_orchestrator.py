@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
 import time
+import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,24 @@ async def test_a_large_answer_that_comes_with_its_acceptance_is_delivered(tmp_pa
             async with asyncio.timeout(10):
                 events = await read(await submitted)
             assert text_of(events) == word + " "
+
+
+@pytest.mark.parametrize("failing", [False, True])
+async def test_the_body_goes_with_the_answer(tmp_path: Path, failing: bool) -> None:
+    """Uploads can be large: they do not stay until garbage is collected."""
+    async with cluster(tmp_path, settings()) as (orchestrator, _):
+        stream = await orchestrator.submit("chat", "r1", body("one two", **({"fail_after": 1} if failing else {})))
+        gone = weakref.ref(stream)
+        gc.disable()
+        try:
+            with suppress(ApiError):
+                await read(stream)
+            await stream.aclose()
+            del stream
+            await asyncio.sleep(0)
+            assert gone() is None
+        finally:
+            gc.enable()
 
 
 async def test_two_hundred_at_once_are_not_mixed_up(tmp_path: Path) -> None:
