@@ -30,7 +30,12 @@ BY_THE_CLOCK = ("pipeline", "realtime", "routes", "engines/omni")
 
 
 def _line(place: str) -> str:
-    """What runs one after the other: whole servers, which mostly wait; and each folder of the rest, which shares."""
+    """What runs one after the other: whole servers, which mostly wait; and each folder of the rest, which shares.
+
+    Those with faults are the last line, for whoever has done with the rest.
+    """
+    if place.startswith("faults"):
+        return "faults"
     return "servers" if place.startswith(WHOLE_SERVERS) else place.rpartition("/")[0]
 
 
@@ -53,7 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, place in places.items():
         if place.startswith((*WHOLE_SERVERS, *BY_THE_CLOCK)):
             item.add_marker(pytest.mark.flaky(reruns=1))
-    items.sort(key=lambda item: _line(places[item]) != "servers")
+    order = {"servers": 0, "faults": 2}
+    items.sort(key=lambda item: order.get(_line(places[item]), 1))
 
 
 @pytest.fixture

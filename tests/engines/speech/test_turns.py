@@ -61,15 +61,23 @@ async def test_a_turn_is_not_lost_with_who_waited_for_it() -> None:
     turns.close()
 
 
-async def test_a_turn_that_comes_with_the_cancellation_is_passed_on() -> None:
+async def test_a_turn_that_comes_with_the_cancellation_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, work = Turns(1), Work()
-    work.let_go(3)
+    pass_on = turns._pass_on
+
+    def pass_on_and_leave() -> None:
+        """Between the turn of the one that leaves and its first step with it."""
+        pass_on()
+        leaving.cancel()
+
+    monkeypatch.setattr(turns, "_pass_on", pass_on_and_leave)
     first = asyncio.create_task(turns.take(0.0, work.piece("first")))
-    await asyncio.sleep(0)
+    await until(lambda: work.begun == ["first"])
     leaving, staying = (asyncio.create_task(turns.take(due, work.piece(str(due)))) for due in (1.0, 2.0))
-    await first  # its end has set the turn of the next one, which has not run yet
-    leaving.cancel()
-    await asyncio.wait_for(staying, 20)
+    await asyncio.sleep(0)
+    work.let_go(2)
+    await asyncio.wait_for(asyncio.gather(first, staying), 20)
+    assert leaving.cancelled()
     assert work.begun == ["first", "2.0"]
     turns.close()
 
