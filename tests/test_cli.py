@@ -152,7 +152,7 @@ def test_completion_of_flags_and_choices() -> None:
 
     assert complete("omni-app serve demo --max-num-")[:2] == ["--max-num-seqs", "--max-num-batched-tokens"]
     assert complete("omni-app serve demo --boot b") == ["blocking", "background"]
-    assert complete("omni-app serve demo --robot-openpi") == [], "it is refused"
+    assert complete("omni-app serve demo --h11-max-inc") == [], "it is refused"
     assert {"serve", "headless", "config"} <= set(complete("omni-app "))
 
 

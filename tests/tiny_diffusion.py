@@ -214,11 +214,18 @@ def wan_two() -> Any:
 
 def wan_image_to_video() -> Any:
     """As Wan 2.2 TI2V: no encoder of pictures, a picture is the first frame; patches of 2 x 2 pixels are decoded."""
+    return _wan_of_both(diffusers.WanImageToVideoPipeline)
+
+
+def wan_of_both() -> Any:
+    """The same as its checkpoint names it: it draws from text, too."""
+    return _wan_of_both(diffusers.WanPipeline)
+
+
+def _wan_of_both(cls: Any) -> Any:
     patches = {"in_channels": 12, "out_channels": 12, "patch_size": 2, "scale_factor_spatial": 16, "is_residual": True}
     vae = diffusers.AutoencoderKLWan(**_causal_blocks(8), **patches)
-    return diffusers.WanImageToVideoPipeline(
-        transformer=_wan_transformer(), expand_timesteps=True, **_wan_parts() | {"vae": vae}
-    )
+    return cls(transformer=_wan_transformer(), expand_timesteps=True, **_wan_parts() | {"vae": vae})
 
 
 def cogvideox() -> Any:
@@ -364,6 +371,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "wan": wan,
     "wan22": wan_two,
     "wan_i2v": wan_image_to_video,
+    "wan_ti2v": wan_of_both,
     "cogvideox": cogvideox,
     "stableaudio": stable_audio,
     "glmimage": glm_image,

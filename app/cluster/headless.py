@@ -57,7 +57,10 @@ def _specs(settings: Settings, stage: StageConfig) -> list[ReplicaSpec]:
         raise StartupError(f"cannot find a route to the master {master.address}:{master.port}: {error}") from error
     registry, bind = tcp_address(master.address, master.port), replica_endpoint(host, master.token)
     sets = device_sets(stage, master.local_replicas or 1)
-    return [_spec(settings, msgspec.structs.replace(stage, devices=devices), registry, bind) for devices in sets]
+    stages = [msgspec.structs.replace(stage, devices=devices) for devices in sets]
+    if master.replica_id is None:
+        return [_spec(settings, stage, registry, bind) for stage in stages]
+    return [_spec(settings, stage, registry, bind, wanted) for wanted, stage in enumerate(stages, master.replica_id)]
 
 
 def _node(settings: Settings, stage: StageConfig) -> ReplicaSpec:
@@ -65,11 +68,12 @@ def _node(settings: Settings, stage: StageConfig) -> ReplicaSpec:
     return _spec(settings, stage, "", "")
 
 
-def _spec(settings: Settings, stage: StageConfig, registry: str, bind: str) -> ReplicaSpec:
+def _spec(settings: Settings, stage: StageConfig, registry: str, bind: str, wanted: int = -1) -> ReplicaSpec:
     master = settings.master
     return ReplicaSpec(
         stage=stage,
         replica_id=-1,
+        wanted_id=wanted,
         registry=registry,
         bind=bind,
         token=master.token,

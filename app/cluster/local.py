@@ -30,7 +30,8 @@ class LocalReplica:
     def __init__(self, spec: ReplicaSpec, number: int = 0) -> None:
         """`number` tells it from others of its parent where the master chooses the ids."""
         self.spec = spec
-        self.name = f"{spec.stage.name}/{number if spec.replica_id < 0 else spec.replica_id}"
+        chosen = max(spec.replica_id, spec.wanted_id)
+        self.name = f"{spec.stage.name}/{number if chosen < 0 else chosen}"
         self.notices = Notices()
         self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
         self._process: asyncio.subprocess.Process | None = None

@@ -37,7 +37,8 @@ class Register(Message):
     `config_digest` is the digest of the stage's configuration (settings.schema.stage_digest). `replica_id` is -1 when
     the master shall choose it. `address` is where the replica's ROUTER listens; `host` is for people. `engine` names
     the package that the engine is built on with its version, as settings.engines.engine_of does ("": none). `before`
-    is the id that an earlier master chose (-1: none did). `names` are those that it knows the model by.
+    is the id that an earlier master chose (-1: none did). `names` are those that it knows the model by. `wanted` is the
+    id that its operator gave it (-1: none): it is refused where another replica has that.
     """
 
     protocol: int
@@ -52,6 +53,7 @@ class Register(Message):
     engine: str = ""
     before: int = -1
     names: list[str] = []
+    wanted: int = -1
 
 
 class Adapter(msgspec.Struct, array_like=True):

@@ -70,6 +70,10 @@ class Roster:
         """A local replica of this key is about to be started."""
         self._reserved.add(key)
 
+    def is_reserved(self, key: Key) -> bool:
+        """Whether a local replica goes by this key, or will."""
+        return key in self._reserved
+
     def free(self, key: Key) -> None:
         """There is no local replica of this key any more."""
         self._reserved.discard(key)

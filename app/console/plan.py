@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -104,8 +105,9 @@ def _speech_need(stage: StageConfig, directory: Path) -> Need:
     return Need(stage.stage_id, 0, size, size)
 
 
-def _generation_need(stage: StageConfig, directory: Path) -> Need:
-    weights = read_weights(directory, compute_dtype(stage), _VOCODER)
+def _undivided_need(stage: StageConfig, directory: Path, prefixes: tuple[str, ...] = ("",)) -> Need:
+    """Of one that holds the weights whose names begin so, all of them on one device."""
+    weights = read_weights(directory, compute_dtype(stage), prefixes)
     if weights is None:
         return Need(stage.stage_id, note=f"{directory} has no safetensors files")
     return Need(stage.stage_id, weights.parameters, weights.size, weights.size)
@@ -135,11 +137,18 @@ def compute_dtype(stage: StageConfig) -> str:
     return "float32" if dtype == "auto" and on_cpu else dtype
 
 
-_NEEDS = {"llm": _llm_need, "diffusion": _diffusion_need, "speech": _speech_need, "generation": _generation_need}
 _PARTS = {"thinker": "thinker.", "talker": "talker."}
 _VOCODER = ("token2wav.", "code2wav.")
 """How the names of weights begin in a checkpoint of all stages: of one by its model_stage, and of the vocoder."""
 _OTHER_WEIGHTS = ("*.onnx", "*.bin", "*.pt")
+
+_NEEDS: dict[str, Callable[[StageConfig, Path], Need]] = {
+    "llm": _llm_need,
+    "diffusion": _diffusion_need,
+    "speech": _speech_need,
+    "generation": partial(_undivided_need, prefixes=_VOCODER),
+    "policy": _undivided_need,
+}
 
 
 def _share(stage: StageConfig, weights: Weights) -> int:

@@ -33,6 +33,7 @@ _ROUTES = {
     "image": ("POST /v1/images/generations", "POST /v1/images/edits"),
     "video": ("POST /v1/videos", "POST /v1/videos/sync"),
     "audio": ("POST /v1/audio/generate",),
+    "action": ("GET  /v1/realtime/robot/openpi (WebSocket)",),
 }
 """By what the stages make; chat draws too, where no language model answers it, and speaks, where one feeds speech."""
 _ALWAYS = ("GET  /v1/models", "GET  /health  /livez  /readyz  /version", "GET  /docs    /openapi.json")
@@ -40,7 +41,8 @@ _ALWAYS = ("GET  /v1/models", "GET  /health  /livez  /readyz  /version", "GET  /
 
 class Server(msgspec.Struct, frozen=True):
     """What there is to say about a server; `guarded` if clients need a key. `outputs` are those of its entry stages:
-    text, image, video, audio (that a diffusion model makes) and speech; spoken, where a model speaks its own answers.
+    text, image, video, action, audio (that a diffusion model makes) and speech; spoken, where a model speaks its own
+    answers.
 
     `uds` is the Unix socket in place of host and port, `certificate` the file that makes it speak HTTPS; with
     `client_certificates` every client needs one of its own.

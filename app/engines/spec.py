@@ -12,7 +12,10 @@ EXIT_FAILED, EXIT_REFUSED = 1, 3
 
 
 class ReplicaSpec(msgspec.Struct, kw_only=True):
-    """One replica. `bind` is ipc://PATH or tcp://HOST:* ; `replica_id` -1: the master chooses it. Times in seconds.
+    """One replica. `bind` is ipc://PATH or tcp://HOST:* ; times in seconds.
+
+    `replica_id` is the place that the server's own supervisor fills with it. It is -1 for one that joins from outside,
+    which may ask for the number `wanted_id`, or take the one that the master chooses.
 
     `bind_tcp`: where replicas on other hosts reach it as well, to pull what it holds; "" if nobody does.
     `notify_fd`: a descriptor that is told how far the replica is (app.cluster.local), -1 for none.
@@ -30,6 +33,7 @@ class ReplicaSpec(msgspec.Struct, kw_only=True):
     parent_pid: int
     encrypt: bool = False
     scratch: str = ""
+    wanted_id: int = -1
     bind_tcp: str = ""
     media: MediaConfig = msgspec.field(default_factory=MediaConfig)
     log: LogConfig = msgspec.field(default_factory=LogConfig)

@@ -67,6 +67,10 @@ def build_engine(spec: ReplicaSpec) -> Engine:
             from app.engines.omni.code2wav.engine import Code2WavEngine
 
             return Code2WavEngine(spec.stage)
+        case "policy":
+            from app.engines.policy.engine import PolicyEngine
+
+            return PolicyEngine(spec.stage, spec.media)
         case "stub":
             from app.engines.stub import StubEngine
 
@@ -141,6 +145,7 @@ class Replica:
                 engine=engine_of(stage),
                 before=self._chosen_id,
                 names=self._spec.served_model_names,
+                wanted=self._spec.wanted_id,
             )
         )
 

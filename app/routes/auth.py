@@ -1,5 +1,7 @@
 """API keys: `Authorization: Bearer <key>` (or `X-Api-Key: <key>`) on every route that is not marked public.
 
+OpenPI's client calls the scheme Api-Key.
+
 Browsers cannot send headers with a WebSocket; there the key may come as a subprotocol. It never comes in a URL, which
 ends up in logs.
 """
@@ -51,7 +53,7 @@ def caller(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
 def _sent_key(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
     """The bearer token, what Anthropic's clients send, or what is in a WebSocket's subprotocol; empty without any."""
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
+    if scheme.lower() in ("bearer", "api-key"):
         return token
     if key := connection.headers.get("x-api-key", ""):
         return key

@@ -230,7 +230,12 @@ class Builder:
         return f"in the pipeline {self._pipeline.name}"
 
 
-_OUTPUTS: dict[str, tuple[str, ...]] = {"llm": ("text",), "speech": ("audio",), "diffusion": ("image",)}
+_OUTPUTS: dict[str, tuple[str, ...]] = {
+    "llm": ("text",),
+    "speech": ("audio",),
+    "diffusion": ("image",),
+    "policy": ("action",),
+}
 """What the stages of an open pipeline make, by kind; the class of a diffusion model knows better."""
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -25,6 +26,14 @@ _ENGINE_DECIDED = frozenset(
     }
 )
 _TOP_KEPT = ("async_chunk", "trust_remote_code", "distributed_executor_backend", "dtype", "quantization", "platforms")
+
+
+class Converted(NamedTuple):
+    """The content in the new form, notes on what it lacks, and the lines of its values in the old file by key path."""
+
+    content: dict[str, Any]
+    notes: list[str]
+    lines: dict[str, int]
 
 
 class Converter:
@@ -95,18 +104,29 @@ class Converter:
             stage["engine_args"] = others
 
 
+def read_old(path: Path) -> Converted:
+    """What a file of the old form says.
+
+    Raises:
+        ValueError: the file cannot be read, or is not of the old form.
+    """
+    content, lines = read_mapping(path)
+    converter = Converter()
+    try:
+        new = converter.convert(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    moved = {re.sub(r"^stage_args\[", "stages[", place): line for place, line in lines.items()}
+    return Converted(new, converter.notes, moved)
+
+
 def convert_file(path: Path) -> str:
     """The text of the new file; notes are comments at its top.
 
     Raises:
         ValueError: the file cannot be read, or is not of the old form.
     """
-    content, _ = read_mapping(path)
-    converter = Converter()
-    try:
-        new = converter.convert(content)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    notes = "".join(f"#   {note}\n" for note in converter.notes)
-    head = f"# Converted from {path.name}.\n" + (f"# Left out or renamed:\n{notes}" if notes else "")
+    new, notes, _ = read_old(path)
+    told = "".join(f"#   {note}\n" for note in notes)
+    head = f"# Converted from {path.name}.\n" + (f"# Left out or renamed:\n{told}" if told else "")
     return head + yaml.safe_dump(new, sort_keys=False, allow_unicode=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from app.settings.convert import read_old
 from app.settings.deploykeys import KEYS, Edge, refusal
 from app.settings.flags import by_engine_argument
 from app.settings.platforms import PLATFORMS
@@ -87,6 +88,17 @@ def read_chain(path: Path, problems: list[str]) -> list[Document]:
     return documents
 
 
+def read_legacy(path: Path, problems: list[str], warnings: list[str]) -> list[Document]:
+    """A deploy file of the old form, alone. What has no place in the new one is told in `warnings`."""
+    try:
+        content, notes, lines = read_old(path)
+    except ValueError as error:
+        problems.append(str(error))
+        return []
+    warnings += (f"{path}: {note}" for note in notes)
+    return [_Checker(path, lines, problems).document(content)]
+
+
 def _base(file: Path, name: str) -> Path:
     """What base_config means in a file: another one beside it, or for a bare name a shipped one."""
     path, shipped = file.parent / Path(name).expanduser(), SHIPPED / name
@@ -107,7 +119,7 @@ class _Checker:
         if "stage_args" in content:
             self._complain(
                 "stage_args is the old format; this prints it in the new one: "
-                f"omni-app config --convert {self._path} > NEW.yaml"
+                f"omni-app config --convert {self._path} > NEW.yaml (or give it as --stage-configs-path)"
             )
         for key in content:
             if key not in (*_TOP, "stage_args"):

@@ -25,6 +25,7 @@ _BUILT_ON = {
     "diffusion": ("diffusers",),
     "speech": ("transformers",),
     "generation": ("transformers",),
+    "policy": ("transformers",),
 }
 """The package that decides what a stage of a kind computes, under all its names."""
 
@@ -43,6 +44,7 @@ def problems(stages: list[StageConfig]) -> Iterator[str]:
         "diffusion": _diffusers_problem,
         "speech": _speech_problem,
         "generation": _sounding_problem,
+        "policy": _transformers_problem,
     }
     for stage in stages:
         if stage.kind in checks and (reason := checks[stage.kind](stage)):
@@ -75,11 +77,15 @@ def _speech_problem(stage: StageConfig) -> str:
     return _av_problem()
 
 
-def _sounding_problem(_: StageConfig) -> str:
+def _sounding_problem(stage: StageConfig) -> str:
     """Of a stage that makes sound with a model of transformers."""
+    return _transformers_problem(stage) or _av_problem()
+
+
+def _transformers_problem(_: StageConfig) -> str:
     found = _installed("transformers")
     if found.startswith(f"{TRANSFORMERS}."):
-        return _av_problem()
+        return ""
     return f"needs {_range('transformers', TRANSFORMERS)}; found {found or 'none'}: pip install 'omni-app[speech]'"
 
 

@@ -100,6 +100,12 @@ PIPELINES = {
         Pipeline(name="custom", stages=(), open=True),
         Pipeline(name="stub", stages=(StageTopology(name="stub", kind="stub"),), open=True),
         Pipeline(name="speech", stages=(_speech("speech"),), model_types=SPEECH_TYPES),
+        Pipeline(
+            name="pi0",
+            stages=(StageTopology(name="policy", kind="policy", outputs=("action",)),),
+            model_types=("pi0",),
+            architectures=("PI0ForConditionalGeneration",),
+        ),
         Pipeline(name="diffusion", stages=(_diffusion("diffusion", "image"),)),
         Pipeline(
             name="wan",

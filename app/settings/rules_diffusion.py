@@ -9,6 +9,7 @@ from typing import Any
 from app.engines.diffusion.layout import QUANTIZATION, layout_problems, offloads_modules
 from app.engines.diffusion.options import read_options
 from app.engines.diffusion.ranges import read_ranges
+from app.settings.rules_options import option_problems
 from app.settings.schema import StageConfig
 
 _BY_LAYER = ("enable_layerwise_offload", "diffusion_offload_config", "enable_distributed_layerwise_offload")
@@ -37,6 +38,8 @@ _EXCLUDED = (
     ("enable_cpu_offload", "enable_layerwise_offload", "a part is moved whole or by layers; name one"),
     ("diffusion_quantization_config", "quantization", "both say how weights are quantized; name one"),
     ("diffusion_quantization_config", "quantization_config", "it is the older name of the same; name one"),
+    ("model_class_name", "task_type", "the class decides the task; name one"),
+    ("custom_pipeline_args", "task_type", "the class decides the task; name one"),
 )
 _JUDGED_BY_BATCH = ("cache_dit", "first_block", "tea_cache", "sea_cache")
 """Caches that look at the whole batch to decide whether a step is skipped."""
@@ -44,10 +47,7 @@ _JUDGED_BY_BATCH = ("cache_dit", "first_block", "tea_cache", "sea_cache")
 
 def diffusion_problems(stage: StageConfig) -> Iterator[str]:
     """One sentence for each argument or combination that cannot work, with what to do."""
-    try:
-        read_options(stage)
-    except ValueError as error:
-        yield str(error).partition(": ")[2]  # without the stage, which everybody's problems begin with
+    yield from option_problems(read_options, stage)
     given = stage.engine_args
     for name, needed in _NEEDED:
         if given.get(name) is not None and not given.get(needed):

@@ -112,8 +112,8 @@ def _input(stages: Stages, stage_id: int) -> Iterator[str]:
         return
     if kind == "stub" or not sources:
         return
-    if kind == "llm":
-        yield "a stage of kind llm answers requests, not what another stage makes: remove its sources"
+    if kind in ("llm", "policy"):
+        yield f"a stage of kind {kind} answers requests, not what another stage makes: remove its sources"
         return
     if len(sources) > 1:
         yield f"it can have one source, not {len(sources)}"

@@ -55,5 +55,7 @@ def _of_server(settings: Settings, stage: StageConfig) -> Iterator[str]:
         )
     if settings.master.worker_backend == "ray":
         yield "--nnodes and --worker-backend ray exclude each other: Ray places a replica on one node"
-    if is_further_node(stage) and settings.master.local_replicas:
-        yield "--omni-dp-size-local: a host with --node-rank above 0 runs no replica of its own"
+    if is_further_node(stage):
+        given = {"--omni-dp-size-local": settings.master.local_replicas, "--replica-id": settings.master.replica_id}
+        names = [name for name, value in given.items() if value is not None]
+        yield from (f"{name}: a host with --node-rank above 0 runs no replica of its own" for name in names)

@@ -8,6 +8,7 @@ from app.engines.base import EngineError
 from app.engines.omni.code2wav.options import read_options
 from app.engines.omni.talker.sampling import TalkerSampling
 from app.engines.speech.sampling import sampling_of
+from app.settings.rules_options import option_problems
 from app.settings.schema import StageConfig
 
 
@@ -23,7 +24,4 @@ def talker_problems(stage: StageConfig) -> Iterator[str]:
 
 def vocoder_problems(stage: StageConfig) -> Iterator[str]:
     """One sentence for each argument that cannot work, with what to do."""
-    try:
-        read_options(stage)
-    except ValueError as error:
-        yield str(error).partition(": ")[2]  # without the stage, which everybody's problems begin with
+    yield from option_problems(read_options, stage)

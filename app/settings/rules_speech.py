@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from app.engines.speech.options import read_options
+from app.settings.rules_options import option_problems
 from app.settings.schema import StageConfig
 
 
 def speech_problems(stage: StageConfig) -> Iterator[str]:
     """One sentence for each argument or combination that cannot work, with what to do."""
-    try:
-        read_options(stage)
-    except ValueError as error:
-        yield str(error).partition(": ")[2]  # without the stage, which everybody's problems begin with
+    yield from option_problems(read_options, stage)
     if stage.model == "demo":
         for name in ("family", "vocoder", "speaker_embeddings"):
             if stage.engine_args.get(name):

@@ -7,8 +7,11 @@ from typing import Any, Literal
 
 import msgspec
 
-StageKind = Literal["llm", "diffusion", "speech", "generation", "stub"]
-"""generation: a vocoder, which makes sound of codec frames; one pass, no sampling."""
+StageKind = Literal["llm", "diffusion", "speech", "generation", "policy", "stub"]
+"""generation: a vocoder, which makes sound of codec frames; one pass, no sampling. policy: it moves a robot."""
+
+MODEL_KINDS: tuple[StageKind, ...] = ("llm", "diffusion", "speech", "generation", "policy")
+"""The kinds of stages that have a model."""
 
 ModelStage = Literal["", "thinker", "talker", "aligner"]
 """Which part of its model an llm stage runs: one that answers and hands on what it thinks, or one that speaks that; ""
@@ -60,6 +63,7 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the HTTP side needs. Times in seconds, sizes in bytes. `request_timeout_s` 0: no limit.
 
     `public_base_url` is what links to generated files begin with, "" for the address that the request was sent to.
+    `robot_idle_s`: silence of a robot on its socket, 0: no limit.
     """
 
     host: str = "127.0.0.1"
@@ -89,12 +93,14 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     public_base_url: str = ""
     generated_file_lifetime_s: float = 3600.0
     generated_files_bytes: int = 2 << 30
+    robot_idle_s: float = 30.0
 
 
 class MasterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Where headless replicas find the master, and how patient it is. Times in seconds. `port` 0: no tcp registry.
 
-    `stage_id` is the only stage that runs on this host, None for all of them; `local_replicas` how many replicas of it.
+    `stage_id` is the only stage that runs on this host, None for all of them; `local_replicas` how many replicas of it,
+    and `replica_id` the number of the first one (None: the master numbers them).
     `worker_backend` is who starts the replicas that belong to the server: this host, or the Ray cluster at
     `ray_address` ("": the one that this host is part of).
     """
@@ -106,6 +112,7 @@ class MasterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     encrypt: bool = False
     stage_id: int | None = None
     local_replicas: int | None = None
+    replica_id: int | None = None
     worker_backend: Literal["multi_process", "ray"] = "multi_process"
     ray_address: str = ""
     stage_init_timeout: float = 600.0

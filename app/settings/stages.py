@@ -10,7 +10,7 @@ import msgspec
 
 from app.settings.aligner import aligner_stage
 from app.settings.builder import Builder, Sources
-from app.settings.deploy import SHIPPED, Document, find, read_chain
+from app.settings.deploy import SHIPPED, Document, find, read_chain, read_legacy
 from app.settings.detection import detect
 from app.settings.flags import Flag, by_engine_argument, by_key
 from app.settings.hub import LookUp
@@ -47,7 +47,7 @@ def resolve_stages(
     look_up: LookUp | None = None,
 ) -> ResolvedStages:
     """Find the pipeline of `model` and the settings of its stages; adds what is wrong to `problems`."""
-    documents = _explicit_documents(given, problems)
+    documents = _explicit_documents(given, problems, warnings)
     strategy = _strategy(given, problems)
     by_stage = {f"--{by_key()[key].name}": _by_stage(given, key, problems) for key in _BY_STAGE}
     named = next((document for document in documents if document.pipeline), None)
@@ -117,8 +117,12 @@ def _hints(given: Mapping[str, Given], by_stage: dict[str, dict[int, StageValues
     )
 
 
-def _explicit_documents(given: Mapping[str, Given], problems: list[str]) -> list[Document]:
-    chosen = given.get("deploy_config")
+def _explicit_documents(given: Mapping[str, Given], problems: list[str], warnings: list[str]) -> list[Document]:
+    chosen, legacy = given.get("deploy_config"), given.get("stage_configs_path")
+    if chosen is not None and legacy is not None:
+        problems.append(f"{chosen.origin} and {legacy.origin} exclude each other: both describe the stages")
+    if legacy is not None:
+        return read_legacy(Path(legacy.value).expanduser(), problems, warnings)
     if chosen is None:
         return []
     try:

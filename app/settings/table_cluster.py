@@ -20,6 +20,14 @@ STAGES = (
         help="YAML file that describes the stages. Default: the one that comes with the pipeline.",
     ),
     Flag(
+        name="stage-configs-path",
+        kind="str",
+        group="stages",
+        target="input",
+        metavar="FILE",
+        help="A deploy file of the old form (stage_args). `omni-app config --convert FILE` prints it in the new one.",
+    ),
+    Flag(
         name="strategy-config",
         kind="str",
         group="stages",
@@ -51,7 +59,7 @@ STAGES = (
         target="stage.max_queue",
         default=1024,
         least=0,
-        kinds=("llm", "diffusion", "speech", "generation", "stub"),
+        kinds=get_args(StageKind),
         help="Requests that may wait in one replica beside those that it computes; more are answered with 429.",
     ),
     Flag(
@@ -61,7 +69,7 @@ STAGES = (
         target="stage.shm_threshold_bytes",
         default=8 << 20,  # measured: 5 MB gain nothing, 40 MB arrive in half the time
         least=0,
-        kinds=("llm", "diffusion", "speech", "generation", "stub"),
+        kinds=get_args(StageKind),
         help="Larger results (pictures, sound) go from a replica to the API workers of its host through shared memory; "
         "tensors go so to the next stage, above 256 KiB at the latest.",
     ),
@@ -132,6 +140,18 @@ CLUSTER = (
         least=1,
         metavar="N",
         help="How many replicas of the stage of --stage-id to run here, each on its part of the stage's devices.",
+    ),
+    Flag(
+        name="replica-id",
+        kind="int",
+        group="cluster",
+        target="master.replica_id",
+        default=_DEFAULT.replica_id,
+        least=0,
+        metavar="N",
+        commands=("headless",),
+        help="Number of the first replica here, in `omni-app status` and metrics; one that lives elsewhere may not "
+        "have it. Default: the master chooses.",
     ),
     Flag(
         name="omni-token",

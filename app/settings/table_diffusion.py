@@ -19,6 +19,13 @@ def _row(name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
 LOADING = (
     _row("model-class-name", "str", "Pipeline class to use in place of the one that the model names."),
     _row(
+        "task-type",
+        "str",
+        "What the pipeline is loaded for, where the model has pipelines for several tasks. Default: as the model says.",
+        choices=("t2i", "i2i", "inpaint", "t2v", "i2v", "v2v"),
+        never=dict.fromkeys(("CustomVoice", "VoiceDesign", "Base"), "it is of Qwen3-TTS, which cannot run here"),
+    ),
+    _row(
         "diffusion-load-format",
         "str",
         "How the pipeline is loaded.",
@@ -164,6 +171,12 @@ RUNNING = (
         "request-batch-max-wait-ms",
         "float",
         "Wait so long, in milliseconds, for requests to compute together.",
+        least=0,
+    ),
+    _row(
+        "batch-timeout",
+        "float",
+        "Longest time, in seconds, that --request-batch-max-wait-ms may ask for. Default: 10.",
         least=0,
     ),
     _row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.settings.flags import Flag, Group
+from app.settings.schema import MODEL_KINDS
 from app.settings.values import ValueKind
 
 
@@ -29,7 +30,7 @@ def _both(name: str, kind: ValueKind, help: str, *, group: Group = "engine", **m
 
 def _all(name: str, kind: ValueKind, help: str, **more: Any) -> Flag:
     """One that stages of every kind with a model take."""
-    return _llm(name, kind, help, kinds=("llm", "diffusion", "speech", "generation"), **more)
+    return _llm(name, kind, help, kinds=MODEL_KINDS, **more)
 
 
 ENGINE = (

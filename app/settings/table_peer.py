@@ -13,13 +13,6 @@ def _refused(name: str, reason: str, kind: ValueKind = "str", aliases: tuple[str
 
 
 REFUSED = (
-    _refused("stage-configs-path", "the old format of deploy files; use --deploy-config"),
-    _refused("robot-openpi-idle-timeout", "no policy of a robot runs here, so there is no WebSocket for it", "float"),
-    _refused("replica-id", "the master numbers the replicas itself", "int"),
-    _refused(
-        "task-type", "tasks are those of Qwen3-TTS, which cannot run here; other models show theirs by their files"
-    ),
-    _refused("batch-timeout", "it never had an effect", "int"),
     _refused("ssl-ciphers", "Granian's TLS offers no weak ciphers to choose from"),
     _refused("enable-ssl-refresh", "Granian reads certificates at the start; restart the server for new ones", "bool"),
     _refused("config", "put flags into OMNI_* variables, and stages into a --deploy-config file"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.settings.flags import Flag
-from app.settings.schema import ServerConfig
+from app.settings.schema import MODEL_KINDS, ServerConfig
 
 _DEFAULT = ServerConfig()
 
@@ -33,7 +33,7 @@ MODEL = (
         kind="str",
         group="model",
         target="engine.revision",
-        kinds=("llm", "diffusion", "speech", "generation"),
+        kinds=MODEL_KINDS,
         help="Branch, tag or commit of a hub model.",
     ),
     Flag(
@@ -41,7 +41,7 @@ MODEL = (
         kind="str",
         group="model",
         target="engine.download_dir",
-        kinds=("llm", "diffusion", "speech", "generation"),
+        kinds=MODEL_KINDS,
         metavar="DIR",
         help="Where hub models are kept. Default: the hub's usual cache.",
     ),
@@ -158,6 +158,16 @@ SERVER = (
         least=0.1,
         metavar="SECONDS",
         help="How long a client may read nothing of its answer before the request is aborted.",
+    ),
+    Flag(
+        name="robot-openpi-idle-timeout",
+        kind="float",
+        group="server",
+        target="server.robot_idle_s",
+        default=_DEFAULT.robot_idle_s,
+        least=0,
+        metavar="SECONDS",
+        help="How long a robot may send nothing on /v1/realtime/robot/openpi before its socket is closed. 0: for ever.",
     ),
     Flag(
         name="request-id-headers",

@@ -218,6 +218,24 @@ async def test_each_replica_has_its_part_of_the_devices() -> None:
     assert [spec.stage.devices for spec in headless._specs(config, config.stages[0])] == ["4", "4"]
 
 
+async def test_its_replicas_have_the_numbers_that_it_was_given(tmp_path: Path) -> None:
+    config = pipeline()
+    config.master.local_replicas, config.master.replica_id = 2, 5
+    async with served(tmp_path, config) as (orchestrator, command):
+
+        def numbers() -> list[int]:
+            return [x.replica_id for x in orchestrator.status()[0].replicas if x.state == "up"]
+
+        await eventually(lambda: numbers() == [5, 6])
+        os.kill(orchestrator.status()[0].replicas[1].pid, signal.SIGKILL)
+        await eventually(lambda: numbers() == [5])
+        await eventually(lambda: numbers() == [5, 6], 20)
+        command.signal()
+        code, printed = await command.end()
+    assert code == 0
+    assert "stub/6 ended (killed by SIGKILL)" in printed
+
+
 async def test_it_is_known_again_to_the_master_that_follows_a_lost_one(tmp_path: Path) -> None:
     config = pipeline(token_s=0.2)
     config.master.local_replicas = 2

@@ -300,6 +300,31 @@ async def test_an_id_that_a_living_replica_has_is_refused_and_that_of_a_dead_one
     assert len(registry._members) == 1
 
 
+async def test_an_operator_numbers_a_headless_replica(tmp_path: Path) -> None:
+    config = patient(heartbeat_s=0.05)
+    config.master.heartbeat_timeout = 30
+    outside: dict[str, Any] = {"replica_id": -1, "wanted": 7}
+    async with (
+        running_registry(tmp_path, config) as registry,
+        subscriber(tmp_path, config) as worker,
+        replica(tmp_path, config, **outside, address="tcp://10.0.0.1:1") as one,
+    ):
+        assert (await one.get(m.Welcome)).replica_id == 7
+        one.send(registration(config, **outside, address="tcp://10.0.0.1:1"))
+        assert (await one.get(m.Welcome)).replica_id == 7, "it registers again"
+        async with replica(tmp_path, config, replica_id=-1, wanted=0, address="tcp://10.0.0.9:1") as own:
+            assert "one of the server's own: choose another --replica-id" in (await own.get(m.Refused)).reason
+        async with replica(tmp_path, config, **outside, address="tcp://10.0.0.2:1") as two:
+            assert "there is a replica 7 of stage 0: process" in (await two.get(m.Refused)).reason
+            one.send(m.Ready(CAN_CHAT))
+            await worker.get(m.Membership, where=lambda x: states(x) == ["suspect"])
+            two.send(registration(config, **outside, address="tcp://10.0.0.2:1"))
+            assert (await two.get(m.Welcome)).replica_id == 7, "the host of the first one has been silent"
+            one.send(m.Heartbeat("up", 1, m.Load()))
+            await one.get(m.Reregister)
+    assert [member.info.address for member in registry._members.values()] == ["tcp://10.0.0.2:1"]
+
+
 async def test_what_is_wanted_is_told_with_the_membership(tmp_path: Path) -> None:
     config = patient()
     asked: list[m.Scale] = []

@@ -43,6 +43,34 @@ def test_an_old_file_becomes_one_that_is_accepted(model: str, tmp_path: Path) ->
     }
 
 
+def test_an_old_file_is_read_as_what_it_becomes(model: str, tmp_path: Path) -> None:
+    old = tmp_path / "old.yaml"
+    old.write_text(OLD)
+    found = examine({"model": model, "stage_configs_path": str(old)}, {})
+    [stage] = found.settings.stages
+    assert (stage.devices, stage.default_sampling_params["temperature"]) == ("0,1", 0.3)
+    assert (stage.engine_args["max_num_seqs"], stage.engine_args["moe_backend"]) == (4, "triton")
+    assert f"{old}: stage_args[0].runtime.max_batch_size: is max_num_seqs now" in found.warnings
+    origins = found.settings.origins
+    assert origins["stages[0].engine_args.gpu_memory_utilization"] == f"{old}:10"
+    assert origins["stages[0].devices"] == f"{old}:5"
+
+
+def test_one_file_describes_the_stages(model: str, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
+    old.write_text(OLD)
+    new.write_text("stages: [{stage_id: 0}]")
+    with pytest.raises(ConfigError, match="exclude each other: both describe the stages"):
+        examine({"model": model, "deploy_config": str(new), "stage_configs_path": str(old)}, {})
+
+
+def test_a_mistake_in_an_old_file_has_its_place(model: str, tmp_path: Path) -> None:
+    old = tmp_path / "old.yaml"
+    old.write_text(OLD.replace("0.5", "5"))
+    with pytest.raises(ConfigError, match=r"old\.yaml: stages\[0\]\.gpu_memory_utilization: must be at most 1"):
+        examine({"model": model, "stage_configs_path": str(old)}, {})
+
+
 def test_what_is_left_out_is_told_in_comments(tmp_path: Path) -> None:
     old = tmp_path / "old.yaml"
     old.write_text(

@@ -79,7 +79,7 @@ def test_a_prompt_is_written_by_another_stage(picture_model: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("stages", "told"),
     [
-        (["{stage_id: 0, model: demo}"], "stage 0 says no kind: llm, diffusion, speech, stub"),
+        (["{stage_id: 0, model: demo}"], "stage 0 says no kind: llm, diffusion, speech, policy, stub"),
         (
             ["{stage_id: 0, kind: tts, model: demo}"],
             "mine.yaml: stages[0].kind: expected one of llm, diffusion, speech",

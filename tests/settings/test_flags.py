@@ -42,6 +42,7 @@ INPUTS = {
     "model",
     "api_key_file",
     "deploy_config",
+    "stage_configs_path",
     "strategy_config",
     "stage_overrides",
     "omni_token_file",

@@ -30,6 +30,7 @@ def problems(**arguments: Any) -> list[str]:
             "distill cannot change quantized weights; use peft",
         ),
         ({"custom_pipeline_args": {"a": 1}}, "needs --diffusion-load-format custom_pipeline"),
+        ({"task_type": "i2i", "model_class_name": "FluxPipeline"}, "the class decides the task; name one"),
         (
             {"diffusion_attention_backend": "native", "diffusion_attention_config": {"default": "flex"}},
             "are the same setting",

@@ -18,7 +18,8 @@ MODULAR_INDEX = "modular_model_index.json"
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """`components`: library and class by name, without those that the pipeline is saved without.
+    """`components`: library and class by name, without those that the pipeline is saved without. `parameters`: what
+    else its index says of the pipeline.
 
     `class_name` is "" for a class whose code lies beside the index (or is named by its module and name there).
     """
@@ -26,6 +27,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     directory: Path
     class_name: str
     components: dict[str, tuple[str, str]]
+    parameters: dict[str, Any] = {}
 
     def part(self, name: str) -> Path:
         """Where the component lies: in a folder of its name, or beside the index."""
@@ -65,7 +67,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         for name, value in index.items()
         if isinstance(value, list) and len(value) == 2 and all(isinstance(x, str) for x in value) and name[0] != "_"
     }
-    return Checkpoint(directory, name if isinstance(name, str) else "", components)
+    parameters = {name: value for name, value in index.items() if not isinstance(value, list) and name[0] != "_"}
+    return Checkpoint(directory, name if isinstance(name, str) else "", components, parameters)
 
 
 def find_class(name: str) -> Any:

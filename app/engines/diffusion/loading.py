@@ -23,6 +23,7 @@ from app.engines.diffusion.options import DiffusionOptions
 from app.engines.diffusion.parts import modules
 from app.engines.diffusion.precision import Dtypes, choose_dtype, default_of, name_of
 from app.engines.diffusion.scratch import passing_directory
+from app.engines.diffusion.siblings import class_for
 from app.engines.diffusion.vision_processor import ImageProcessor
 from app.engines.diffusion.weight_threads import weight_threads
 
@@ -114,7 +115,8 @@ def _pipeline_class(options: DiffusionOptions, checkpoint: Checkpoint, path: Pat
     if options.diffusion_load_format == "custom_pipeline":
         return custom.custom_class(options.custom_pipeline_args, path, options.trust_remote_code)
     name = options.model_class_name or checkpoint.class_name
-    return find_class(name) if name else diffusers.DiffusionPipeline
+    cls = find_class(name) if name else diffusers.DiffusionPipeline
+    return class_for(options.task_type, cls, checkpoint.parameters) if options.task_type else cls
 
 
 def _dummy(plan: _Plan, progress: Say) -> Any:

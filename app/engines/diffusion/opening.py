@@ -88,7 +88,7 @@ def _opened(
         queue = RowQueue(1)
         stepper = Stepper(pipe, offer, adapters, options.max_num_seqs, profiler=profiler)
     else:
-        queue = RowQueue(options.max_num_seqs, options.request_batch_max_wait_ms / 1000, options.max_loras)
+        queue = RowQueue(options.max_num_seqs, options.batch_wait_s, options.max_loras)
         stepper = None
     runner = Runner(
         pipe,

@@ -44,7 +44,8 @@ class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     `dtype` is auto, bfloat16, float16 or float32; `device` a torch device, "" for the machine's accelerator, or its CPU
     if it has none. `max_num_seqs`: most requests computed in one batch. `max_generated_image_size`: width times height.
-    `request_batch_max_wait_ms`: how long a request waits for others to share its batch, in milliseconds.
+    `request_batch_max_wait_ms`: how long a request waits for others to share its batch, in milliseconds, though no
+    longer than `batch_timeout` in seconds.
     `max_loras`: most adapters kept loaded at a time; those of --lora-path are not counted.
     `default_sampling_params` are the stage's values for requests without their own.
     """
@@ -56,6 +57,7 @@ class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     download_dir: str = ""
     trust_remote_code: bool = False
     model_class_name: str = ""
+    task_type: Literal["", "t2i", "i2i", "inpaint", "t2v", "i2v", "v2v"] = ""
     diffusion_load_format: LoadFormat = "default"
     diffusers_load_kwargs: dict[str, Any] = {}
     diffusers_call_kwargs: dict[str, Any] = {}
@@ -83,6 +85,7 @@ class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     max_num_seqs: int = 1
     step_execution: bool = False
     request_batch_max_wait_ms: float = 0.0
+    batch_timeout: float = 10.0
     max_generated_image_size: int = _DEFAULT_PIXELS
     enable_diffusion_pipeline_profiler: bool = False
     diffusion_attention_backend: str = ""
@@ -137,6 +140,11 @@ class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     vae_parallel_mode: Literal["tile", "batch"] = "tile"
 
     default_sampling_params: dict[str, Any] = {}
+
+    @property
+    def batch_wait_s(self) -> float:
+        """The longest time that a request waits for others to share its batch."""
+        return min(self.request_batch_max_wait_ms / 1000, self.batch_timeout)
 
 
 def read_options(stage: StageConfig) -> DiffusionOptions:

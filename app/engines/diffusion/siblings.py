@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import diffusers
@@ -19,15 +20,32 @@ _MAPPINGS = (
     auto_pipeline.AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
     auto_pipeline.AUTO_IMAGE2IMAGE_PIPELINES_MAPPING,
     auto_pipeline.AUTO_INPAINT_PIPELINES_MAPPING,
+    auto_pipeline.AUTO_TEXT2VIDEO_PIPELINES_MAPPING,
+    auto_pipeline.AUTO_IMAGE2VIDEO_PIPELINES_MAPPING,
+    auto_pipeline.AUTO_VIDEO2VIDEO_PIPELINES_MAPPING,
 )
 _UNCONNECTED = {
     "Flux2KleinPipeline": ("Flux2KleinInpaintPipeline",),
     "FluxKontextPipeline": ("FluxKontextInpaintPipeline",),
     "ChromaPipeline": ("ChromaImg2ImgPipeline", "ChromaInpaintPipeline"),
     "SanaSprintPipeline": ("SanaSprintImg2ImgPipeline",),
-    "WanPipeline": ("WanVideoToVideoPipeline",),
+    "WanPipeline": ("WanImageToVideoPipeline",),
 }
 """Siblings that the mappings of diffusers do not know."""
+
+_BY_TIMESTEPS = {"WanImageToVideoPipeline": True, "WanVideoToVideoPipeline": False}
+"""Siblings of WanPipeline, by whether the checkpoint has to be one that was trained to begin with a picture too (Wan2.2
+TI2V): its `expand_timesteps` tells. The other knows no such steps."""
+
+TASK_TYPES: dict[str, tuple[str, ...]] = {
+    "t2i": ("text-to-image",),
+    "i2i": ("image-to-image", "edit"),
+    "inpaint": ("inpaint",),
+    "t2v": ("text-to-video",),
+    "i2v": ("image-to-video",),
+    "v2v": ("video-to-video",),
+}
+"""The values of --task-type, and which tasks they mean."""
 
 
 def siblings(pipe: Any) -> dict[str, type]:
@@ -38,6 +56,24 @@ def siblings(pipe: Any) -> dict[str, type]:
             for task in sorted(abilities(cls).tasks):
                 found.setdefault(task, cls)
     return found
+
+
+def class_for(task_type: str, cls: type, index: Mapping[str, Any]) -> type:
+    """The class among `cls` and its siblings that does the task, `cls` itself before others.
+
+    `index` is what the checkpoint says of its pipeline.
+
+    Raises:
+        ValueError: none does; the message says what they do.
+    """
+    related = [x for x in (cls, *_connected(cls)) if _was_trained_for(x, cls, index)]
+    for candidate in related:
+        if not abilities(candidate).tasks.isdisjoint(TASK_TYPES[task_type]):
+            return candidate
+    known = frozenset[str]().union(*(abilities(x).tasks for x in related))
+    names = [name for name, tasks in TASK_TYPES.items() if not known.isdisjoint(tasks)]
+    others = f"it can be {', '.join(names)}" if names else "leave it out"
+    raise ValueError(f"--task-type {task_type}: there is no pipeline for that beside {cls.__name__}; {others}")
 
 
 def shell(pipe: Any, cls: type | None = None) -> Any:
@@ -70,7 +106,14 @@ def _fits(cls: type, pipe: Any) -> bool:
     given = pipe.components.keys() | pipe.parameters.keys()
     takes = _init(cls)
     needs = {name for name, p in takes.items() if p.default is inspect.Parameter.empty}
+    if not _was_trained_for(cls, type(pipe), pipe.config):
+        return False
     return needs <= given and modules(pipe).keys() <= takes.keys()
+
+
+def _was_trained_for(cls: type, own: type, index: Mapping[str, Any]) -> bool:
+    expands = bool(index.get("expand_timesteps"))
+    return cls is own or _BY_TIMESTEPS.get(cls.__name__, expands) == expands
 
 
 def _rebuilt(pipe: Any, cls: type) -> Any:

@@ -180,6 +180,17 @@ async def test_a_damaged_picture_is_refused_before_acceptance(data: bytes, tiny_
     assert request.events == []
 
 
+async def test_no_wait_for_company_is_longer_than_the_batch_timeout(tiny_pipelines: Directories) -> None:
+    alone = {"max_num_seqs": 4, "request_batch_max_wait_ms": 600_000}
+    async with started(tiny_pipelines("sd"), **alone, batch_timeout=0.2) as engine:
+        assert (await ask(engine, task())).of(m.Done)
+    async with started(tiny_pipelines("sd"), **alone, batch_timeout=600) as engine:
+        waiting = asyncio.create_task(ask(engine, task()))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        waiting.cancel()
+
+
 @pytest.mark.parametrize("steps", [{}, {"step_execution": True}])
 async def test_a_request_that_is_cancelled_leaves_the_engine_free(
     steps: dict[str, Any], tiny_pipelines: Directories, tiny_pipeline: Pipelines

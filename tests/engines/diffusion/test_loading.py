@@ -26,6 +26,23 @@ def test_a_pipeline_is_loaded_as_diffusers_loads_it(kind: str, tiny_pipelines: B
     assert np.array_equal(draw(pipe), draw(stock))
 
 
+@pytest.mark.parametrize(
+    ("kind", "task_type", "name"),
+    [
+        ("sd", "i2i", "StableDiffusionImg2ImgPipeline"),
+        ("wan_ti2v", "i2v", "WanImageToVideoPipeline"),
+        ("wan_ti2v", "t2v", "WanPipeline"),
+    ],
+)
+def test_the_class_of_the_task_is_loaded(kind: str, task_type: str, name: str, tiny_pipelines: Build) -> None:
+    assert type(loaded(tiny_pipelines(kind), task_type=task_type)).__name__ == name
+
+
+def test_a_task_of_other_weights_is_refused(tiny_pipelines: Build) -> None:
+    with pytest.raises(ValueError, match="--task-type i2v: there is no pipeline"):
+        loaded(tiny_pipelines("wan"), task_type="i2v")
+
+
 def test_qwen_image_edit_is_loaded_without_torchvision(tiny_pipelines: Build) -> None:
     pipe = loaded(tiny_pipelines("qwenimage_edit"))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import diffusers
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from app.engines.diffusion.abilities import abilities
-from app.engines.diffusion.siblings import shell, siblings
+from app.engines.diffusion.siblings import class_for, shell, siblings
 
 Load = Callable[[str], Any]
 PROMPT = "a red circle on a blue background"
@@ -23,9 +24,8 @@ def names(pipe: Any) -> dict[str, str]:
 
 def draw(pipe: Any, **arguments: Any) -> np.ndarray:
     """Two steps at 64x64, seed 0; floats in [0, 1]."""
-    result = pipe(
-        PROMPT, num_inference_steps=2, generator=torch.Generator().manual_seed(0), output_type="np", **arguments
-    )
+    generator = torch.Generator().manual_seed(0)
+    result = pipe(prompt=PROMPT, num_inference_steps=2, generator=generator, output_type="np", **arguments)
     return np.asarray(result[0])
 
 
@@ -68,6 +68,7 @@ SIBLINGS = {
     },
     "wan": {"text-to-video": "WanPipeline", "video-to-video": "WanVideoToVideoPipeline"},
     "wan_i2v": {"image-to-video": "WanImageToVideoPipeline"},
+    "wan_ti2v": {"text-to-video": "WanPipeline", "image-to-video": "WanImageToVideoPipeline"},
     "cogvideox": {"text-to-video": "CogVideoXPipeline"},
     "stableaudio": {"text-to-audio": "StableAudioPipeline"},
 }
@@ -91,11 +92,51 @@ def test_shells_share_every_module_and_change_none(kind: str, tiny_pipeline: Loa
 
         assert type(made) is (cls or type(pipe))
         assert weights(made) == before
-        assert all(part is pipe.components[name] for name, part in made.components.items() if name != "scheduler")
+        assert all(part is pipe.components.get(name) for name, part in made.components.items() if name != "scheduler")
         assert made.scheduler is not pipe.scheduler
         assert made.scheduler.config == pipe.scheduler.config
         assert made.parameters.items() >= {k: v for k, v in pipe.parameters.items() if k in made.parameters}.items()
     assert weights(pipe) == before
+
+
+def test_a_checkpoint_for_both_draws_from_a_picture_as_its_class_does(tiny_pipeline: Load) -> None:
+    pipe = tiny_pipeline("wan_ti2v")
+    how = {"image": Image.new("RGB", (64, 64), "red"), "num_frames": 5, "height": 64, "width": 64}
+    stock = diffusers.WanImageToVideoPipeline(**pipe.components, expand_timesteps=True)
+    stock.set_progress_bar_config(disable=True)
+    made = shell(pipe, siblings(pipe)["image-to-video"])
+    assert np.array_equal(draw(made, **how), draw(stock, **how))
+
+
+@pytest.mark.parametrize(
+    ("task_type", "own", "index", "chosen"),
+    [
+        ("t2i", "QwenImagePipeline", {}, "QwenImagePipeline"),
+        ("i2i", "QwenImagePipeline", {}, "QwenImageImg2ImgPipeline"),
+        ("inpaint", "StableDiffusionXLPipeline", {}, "StableDiffusionXLInpaintPipeline"),
+        ("i2i", "QwenImageEditPipeline", {}, "QwenImageEditPipeline"),
+        ("i2i", "Flux2KleinPipeline", {}, "Flux2KleinPipeline"),
+        ("t2v", "WanPipeline", {"expand_timesteps": True}, "WanPipeline"),
+        ("i2v", "WanPipeline", {"expand_timesteps": True}, "WanImageToVideoPipeline"),
+        ("v2v", "WanPipeline", {}, "WanVideoToVideoPipeline"),
+        ("i2v", "LTXPipeline", {}, "LTXImageToVideoPipeline"),
+    ],
+)
+def test_the_class_for_a_task(task_type: str, own: str, index: dict[str, Any], chosen: str) -> None:
+    assert class_for(task_type, getattr(diffusers, own), index).__name__ == chosen
+
+
+@pytest.mark.parametrize(
+    ("task_type", "own", "told"),
+    [
+        ("i2v", "WanPipeline", "beside WanPipeline; it can be t2v, v2v"),
+        ("t2v", "QwenImagePipeline", "beside QwenImagePipeline; it can be t2i, i2i, inpaint"),
+        ("t2i", "StableAudioPipeline", "beside StableAudioPipeline; leave it out"),
+    ],
+)
+def test_a_task_that_the_weights_were_not_made_for(task_type: str, own: str, told: str) -> None:
+    with pytest.raises(ValueError, match=f"--task-type {task_type}: there is no pipeline for that {told}"):
+        class_for(task_type, getattr(diffusers, own), {})
 
 
 def weights(pipe: Any) -> dict[str, tuple[int, torch.dtype]]:
