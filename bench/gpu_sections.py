@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bench import gpu_pictures
+from bench import gpu_pictures, gpu_robot
 from bench.gpu_finding import NO_GPU, Finding, has_gpu
 
 _PROMPTS = 16
@@ -332,6 +332,7 @@ _SECTIONS: dict[str, Section] = {
     "pictures": gpu_pictures.pictures,
     "pictures, kernels": gpu_pictures.kernels,
     "code2wav": code2wav,
+    "policy": gpu_robot.policy,
     "text, eager": text_eager,
     "text, graphs": text_graphs,
     "aligner": aligner,

@@ -16,7 +16,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_cpu_part(tmp_path: Path) -> None:
-    line = ["--only", "machine", "attention", "code2wav", "text, graphs", "--json", str(tmp_path / "found.json")]
+    line = [
+        "--only",
+        "machine",
+        "attention",
+        "code2wav",
+        "policy",
+        "text, graphs",
+        "--json",
+        str(tmp_path / "found.json"),
+    ]
     result = subprocess.run(
         [sys.executable, "-m", "bench.gpu_check", *line], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
@@ -26,6 +35,8 @@ def test_the_cpu_part(tmp_path: Path) -> None:
     assert states["attention", "native"] == "ok"
     assert states["code2wav", "qwen2_5_omni on cpu, 8 at once"] == "ok"
     assert states["code2wav", "qwen3_omni_moe on cpu, 1 at once"] == "ok"
+    assert states["policy", "pi0 on cpu"] == "ok"
+    assert states["policy", "pi0 on an accelerator"] == "not run"
     assert states["machine", "devices"] == states["text, graphs", "CUDA graphs"] == "not run"
     assert "| machine | platform of deploy files | cpu | ok |" in result.stdout
 

@@ -75,6 +75,18 @@ def _inspect_file(path: Path, hints: Hints) -> Found:
     return _inspect_directory(config) if hints.config and config.is_dir() else by_class_name("")
 
 
+def model_type(directory: Path) -> str:
+    """What the config.json of a model calls its type, "" for nothing.
+
+    Raises:
+        ValueError: there is none, or it is broken.
+    """
+    config = read_json(directory / "config.json")
+    if config is None:
+        raise ValueError(f"{directory} holds no model: there is no config.json in it")
+    return str(config.get("model_type") or "")
+
+
 def read_json(path: Path) -> Mapping[str, Any] | None:
     """The object in a JSON file; None if there is no such file.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from app.engines.policy.pi0 import Actions, Pi0, load
 from app.engines.speech.turns import Turns
 from app.engines.threads import same_number_of_threads
 from app.protocol.robot import TASK
+from app.settings.inspection import model_type
 from app.settings.schema import StageConfig
 
 _TYPE = "pi0"
@@ -121,10 +121,6 @@ def open_service(stage: StageConfig, options: PolicyOptions, max_pixels: int) ->
         OSError: a file of the model is missing or broken.
     """
     directory = Path(stage.model)
-    try:
-        model_type = json.loads((directory / "config.json").read_bytes()).get("model_type")
-    except FileNotFoundError:
-        raise ValueError(f"{directory} holds no model: there is no config.json in it") from None
-    if model_type != _TYPE:
-        raise ValueError(f"{directory} is of the type {model_type!r}; policies of the type {_TYPE} are served")
+    if (found := model_type(directory)) != _TYPE:
+        raise ValueError(f"{directory} is of the type {found!r}; policies of the type {_TYPE} are served")
     return Service(load(directory, options), options, max_pixels)

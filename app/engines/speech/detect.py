@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from app.engines.speech.options import SpeechOptions
+from app.settings.inspection import model_type
 from app.settings.problems import did_you_mean
 
 if TYPE_CHECKING:
@@ -20,10 +19,6 @@ FAMILIES = ("hibari", "vits", "speecht5", "bark", "csm", "dia")
 
 DEMO = ("demo", "hibari")
 """Names of the voice that comes in the wheel hibari-tts, in the place of a directory."""
-
-
-class _Config(msgspec.Struct):
-    model_type: str = ""
 
 
 def find_family(model: str, named: str = "") -> str:
@@ -40,16 +35,9 @@ def find_family(model: str, named: str = "") -> str:
         return named
     if model in DEMO:
         return "hibari"
-    config = Path(model) / "config.json"
-    try:
-        model_type = msgspec.json.decode(config.read_bytes(), type=_Config).model_type
-    except OSError:
-        raise ValueError(f"{model} holds no speech model: there is no config.json in it") from None
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{config} cannot be read: {error}") from None
-    if model_type not in FAMILIES:
-        raise ValueError(f"no speech family has the model_type {model_type!r}; known are {', '.join(FAMILIES)}")
-    return model_type
+    if (found := model_type(Path(model))) not in FAMILIES:
+        raise ValueError(f"no speech family has the model_type {found!r}; known are {', '.join(FAMILIES)}")
+    return found
 
 
 def load_family(model: str, options: SpeechOptions) -> Synthesizer:

@@ -13,41 +13,15 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from app.cluster import messages as m
 from app.engines.base import EngineError
-from app.engines.policy.arrays import pack, unpack
+from app.engines.policy.arrays import pack
 from app.engines.policy.engine import PolicyEngine
 from app.protocol.robot import PolicyCard
-from app.settings.schema import MediaConfig, StageConfig
+from app.settings.schema import MediaConfig
+from tests.engines.policy.asking import PICTURE, Asked, ask, observation, stage
 from tests.tiny_policy import SIDE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-PICTURE = np.zeros((SIDE, SIDE, 3), np.uint8)
-
-
-class Asked:
-    """A request that keeps its events."""
-
-    def __init__(self, body: bytes, kind: str = "act") -> None:
-        self.request_id, self.kind, self.model, self.body = "r", kind, "", body
-        self.events: list[m.AnyEvent] = []
-
-    def emit(self, event: m.AnyEvent) -> None:
-        self.events.append(event)
-
-    @property
-    def answer(self) -> Any:
-        assert [type(event) for event in self.events] == [m.Accepted, m.Document, m.Done]
-        return unpack(self.events[1].body)  # type: ignore[union-attr]
-
-
-def observation(**more: Any) -> bytes:
-    return pack({"image": PICTURE, "state": np.zeros(4), "prompt": "pick up the red block"} | more)
-
-
-def stage(model: Path, **more: Any) -> StageConfig:
-    return StageConfig(stage_id=0, name="policy", kind="policy", model=str(model), devices="cpu", **more)
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
@@ -56,12 +30,6 @@ async def engine(policy: Path) -> AsyncIterator[PolicyEngine]:
     await engine.start()
     yield engine
     await engine.stop()
-
-
-async def ask(engine: PolicyEngine, body: bytes, kind: str = "act") -> Any:
-    asked = Asked(body, kind)
-    await asyncio.wait_for(engine.run(asked), 60)
-    return asked.answer
 
 
 async def test_what_the_stage_tells_of_itself(policy: Path) -> None:

@@ -24,7 +24,7 @@ def test_by_the_name_of_the_demo_or_by_what_the_stage_says(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "named", "says"),
     [
-        (None, "", "holds no speech model: there is no config.json"),
+        (None, "", "holds no model: there is no config.json"),
         ("{", "", "config.json cannot be read"),
         ('{"model_type": "llama"}', "", "no speech family has the model_type 'llama'; known are hibari, vits"),
         ("{}", "", "the model_type ''"),

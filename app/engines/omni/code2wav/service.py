@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from app.engines.omni.code2wav.options import Code2WavOptions
 from app.engines.refusal import refuse
 from app.engines.speech.judge import manner_of, with_default_voice
 from app.protocol.speechtask import SpeechTask, decode_task
+from app.settings.inspection import model_type
 from app.settings.schema import StageConfig
 
 KIND = "code2wav"
@@ -88,12 +88,8 @@ def open_service(stage: StageConfig, options: Code2WavOptions) -> Service:
         OSError: a file of the model is missing or broken.
     """
     directory = Path(stage.model)
-    try:
-        model_type = json.loads((directory / "config.json").read_bytes()).get("model_type")
-    except FileNotFoundError:
-        raise ValueError(f"{directory} holds no model: there is no config.json in it") from None
-    if model_type not in FAMILIES:
-        raise ValueError(f"{directory} is of the type {model_type!r}, of which no vocoder is known")
-    module = importlib.import_module(f"app.engines.omni.code2wav.{FAMILIES[model_type]}")
+    if (found := model_type(directory)) not in FAMILIES:
+        raise ValueError(f"{directory} is of the type {found!r}, of which no vocoder is known")
+    module = importlib.import_module(f"app.engines.omni.code2wav.{FAMILIES[found]}")
     load: Callable[[Path, Code2WavOptions], Vocoder[Any]] = module.load
     return Service(load(directory, options), options, stage.input_timeout_s)

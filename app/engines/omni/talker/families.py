@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from app.engines.omni.talker.family import TalkerFamily
+from app.settings.inspection import model_type
 
 
 def open_family(model: str) -> TalkerFamily:
@@ -15,8 +15,7 @@ def open_family(model: str) -> TalkerFamily:
         ValueError: it is of no known family, or lacks something.
         OSError: a file of it is missing or cannot be read.
     """
-    model_type = json.loads((Path(model) / "config.json").read_bytes()).get("model_type")
-    match model_type:
+    match model_type(Path(model)):
         case "qwen2_5_omni":
             from app.engines.omni.talker.qwen2_5 import Qwen2_5Talker
 
@@ -25,5 +24,5 @@ def open_family(model: str) -> TalkerFamily:
             from app.engines.omni.talker.qwen3 import Qwen3Talker
 
             return Qwen3Talker(model)
-        case _:
-            raise ValueError(f"{model} is of the type {model_type!r}, of which no talker is known")
+        case other:
+            raise ValueError(f"{model} is of the type {other!r}, of which no talker is known")
