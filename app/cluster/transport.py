@@ -31,9 +31,18 @@ _CLOSED_ON = 5
 _POLLIN = int(zmq.POLLIN)  # the enum's own `&` costs more than the rest of the question
 
 
+class _Context(zmq.Context[zmq.Socket[bytes]]):
+    def __del__(self) -> None:
+        """Nothing. pyzmq's own ends the context, and waits for its sockets: for ever, where those are garbage too.
+
+        It looks for them by weak references, which the collector has cleared by then. This happens to an application
+        that its host drops without having run its lifespan. The sockets close themselves; two idle threads stay.
+        """
+
+
 def new_context() -> zmq.Context[zmq.Socket[bytes]]:
     """A context whose sockets never hold up the exit of their process."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context = _Context()
     context.linger = 0
     return context
 

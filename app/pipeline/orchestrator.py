@@ -321,6 +321,10 @@ class Orchestrator:
         """
         return self._graph.stage_for(task).stage.stage_id
 
+    def card_of(self, task: str) -> str:
+        """What the stage that answers `task` tells of itself, as JSON; errors are those of `stage_of`."""
+        return self._graph.stage_for(task).capabilities.card
+
     def voice_card(self) -> str:
         """What the stage that has the voices tells of them: a SpeechCard, as JSON.
 

@@ -9,7 +9,7 @@ import msgspec
 from litestar import Litestar
 
 from app.protocol.errors import ApiError, invalid
-from app.protocol.robot import TASK
+from app.protocol.robot import TASK, PolicyCard
 from app.protocol.speechsocket import socket_error
 from app.routes.relay import whole
 from app.routes.socketlife import Ending, first_ending, idle_for, until_gone, until_stopped
@@ -36,7 +36,8 @@ class RobotSession:
         await self._wire.close(ending.code, ending.reason, last_words)
 
     async def _serve(self) -> Ending:
-        await self._wire.send(msgspec.msgpack.encode(self._description()))
+        card = msgspec.json.decode(orchestrator(self._app).card_of(TASK), type=PolicyCard)
+        await self._wire.send(msgspec.msgpack.encode(card))
         while True:
             self._idle.set()
             limit_s = self._limits.robot_idle_s
@@ -47,10 +48,6 @@ class RobotSession:
                 return idle_for(limit_s, "observation")
             self._idle.clear()
             await self._wire.send(await self._answer(frame))
-
-    def _description(self) -> dict[str, object]:
-        card = orchestrator(self._app).capabilities().card
-        return msgspec.json.decode(card, type=dict[str, object])
 
     async def _answer(self, frame: str | bytes) -> bytes | str:
         """The actions, or what was wrong: the session goes on in both cases."""

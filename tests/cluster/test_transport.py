@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from app.cluster import transport
 from app.cluster.access import Access
 from app.cluster.transport import Authenticator, AuthWatch, Channel, Frames, new_context, router, watched_dealer
 from tests.clusters import eventually, free_port
+from tests.servers import ROOT
 
 Handler = Callable[[Frames], None]
 
@@ -273,3 +276,27 @@ async def test_who_listens_on_the_wire(encrypt: bool) -> None:
         await eventually(lambda: heard == [b"what nobody else shall read"])
         assert (b"what nobody else shall read" in seen) is not encrypt
         assert (b"the token" in seen) is not encrypt
+
+
+DROPPED = """
+import gc, zmq
+from app.cluster.transport import new_context
+
+class Application:
+    def __init__(self):
+        self.itself, self.context = self, new_context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.connect("ipc:///nowhere")
+        self.socket.send(b"unread")
+
+gc.disable()
+sockets = [Application().socket.underlying for _ in range(5)]
+print(gc.collect() > 0)
+"""
+
+
+def test_what_is_dropped_unclosed_does_not_hold_up_the_collector() -> None:
+    """No signal interrupts that, and no time limit of a test."""
+    line = [sys.executable, "-W", "ignore::ResourceWarning", "-c", DROPPED]
+    done = subprocess.run(line, cwd=ROOT, timeout=30, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
