@@ -45,6 +45,25 @@ class Lines(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return _line(nodeid.partition("::")[0].removeprefix("tests/"))
 
+    def remove_node(self, node: Any) -> str | None:
+        """A worker is gone: the test that it died of, if it did, which is not run again.
+
+        xdist 3.8 also queues the lines that the worker had done; who takes one of them has nothing to do, and the run
+        never ends.
+        """
+        lines = self.assigned_work.pop(node)
+        left = {place: line for place, line in lines.items() if not all(line.values())}
+        if not left:
+            return None
+        died = next(test for line in left.values() for test, done in line.items() if not done)
+        for line in left.values():
+            if died in line:
+                line[died] = True
+        self.workqueue.update({place: line for place, line in left.items() if not all(line.values())})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return died
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lines:
     return Lines(config, log)
