@@ -29,10 +29,11 @@ class Pulse:
         return self._still_s > self.limit_s
 
     def end(self) -> int:
-        """Kill the master, and with it its replicas; its pid."""
-        pid = self._run_dir.read_state().pid
+        """Kill the master that was lost, and with it its replicas; its pid. Another one may have its place by now."""
+        assert self._last is not None, "it has been looked at"
+        pid = self._last[0]
         self._still_s = 0.0
-        if self._run_dir.master_alive():
+        if self._run_dir.master_alive() and self._run_dir.read_state().pid == pid:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return pid

@@ -50,6 +50,7 @@ class Attachment:
         self._leases: Lock | None = None
         self._boot: Lock | None = None
         self._master: subprocess.Popen[bytes] | None = None
+        self._master_pid = 0
         self._pulse = Pulse(run_dir, SPAWN_S)
 
     async def attach(self, settings: Settings) -> Settings:
@@ -80,8 +81,11 @@ class Attachment:
             if self._pulse.lost(PROBE_S):
                 pid = self._pulse.end()
                 logger.error("the master process %d gave no sign of life for %g s; killed it", pid, self._pulse.limit_s)
-            if not self.run_dir.master_alive():
+            alive = self.run_dir.master_alive()
+            if not alive:
                 logger.error("the master process is gone; starting another one")
+            # Another worker may have been faster, so that there has been a master at each look.
+            if not alive or self.run_dir.read_state().pid != self._master_pid:
                 await self._await_ready()
                 replaced()
 
@@ -152,7 +156,9 @@ class Attachment:
             self._check_interrupted()
             self.run_dir.raise_failure()
             if self.run_dir.master_alive():
-                if self.run_dir.read_state().phase == "ready":
+                state = self.run_dir.read_state()
+                if state.phase == "ready":
+                    self._master_pid = state.pid
                     return
                 self._check_pulse()
             elif self._boot.try_exclusive():

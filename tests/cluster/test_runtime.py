@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 from app.cluster.identity import Server, start_ticks
 from app.cluster.locks import Lock
 from app.cluster.process import spawn_master
+from app.cluster.pulse import Pulse
 from app.cluster.rundir import RunDir, StartupError, State
-from app.cluster.runtime import Attachment, Interrupted, settle
+from app.cluster.runtime import PROBE_S, Attachment, Interrupted, settle
 from app.settings.problems import ConfigError
 from app.settings.resolve import resolve
 from app.settings.schema import Settings
@@ -249,3 +251,48 @@ async def test_stopped_master_that_serves_is_replaced(attachment: Attachment, ru
     await asyncio.wait_for(replaced.wait(), 15)
     assert run_dir.read_state().pid != pid
     keeping.cancel()
+
+
+async def test_a_worker_that_sees_a_master_at_each_look_notices_that_it_is_another_one(
+    run_dir: RunDir, shutdown: Shutdown
+) -> None:
+    """One worker replaces it between two looks of the other."""
+    quick, slow = (Attachment(run_dir, shutdown) for _ in range(2))
+    await quick.attach(stub())
+    await slow.attach(stub())
+    first, told = run_dir.read_state().pid, asyncio.Event()
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: not run_dir.master_alive(), "its end")
+    await quick._await_ready()
+    assert run_dir.read_state().pid != first
+    keeping = asyncio.create_task(slow.keep(told.set))
+    async with asyncio.timeout(10):
+        await told.wait()
+    told.clear()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(told.wait(), 3 * PROBE_S)
+    keeping.cancel()
+    for worker in (quick, slow):
+        worker.release()
+
+
+def test_a_stopped_master_that_somebody_else_has_replaced_is_not_killed_in_its_successor(run_dir: RunDir) -> None:
+    run_dir.create()
+    lock = Lock(run_dir.master_lock)
+    assert lock.try_exclusive()
+    stopped, successor = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
+    try:
+        run_dir.write_state(State("ready", pid=stopped.pid))
+        pulse = Pulse(run_dir, 1)
+        assert [pulse.lost(1), pulse.lost(1), pulse.lost(1)] == [False, False, True]
+        run_dir.write_state(State("ready", pid=successor.pid))
+        assert pulse.end() == stopped.pid
+        assert successor.poll() is None
+        run_dir.write_state(State("ready", pid=stopped.pid))
+        assert pulse.end() == stopped.pid
+        assert stopped.wait(10) == -signal.SIGKILL
+    finally:
+        for process in (stopped, successor):
+            process.kill()
+            process.wait(10)
+        lock.close()
