@@ -44,7 +44,7 @@ def problems(stages: list[StageConfig]) -> Iterator[str]:
         "diffusion": _diffusers_problem,
         "speech": _speech_problem,
         "generation": _sounding_problem,
-        "policy": _transformers_problem,
+        "policy": _policy_problem,
     }
     for stage in stages:
         if stage.kind in checks and (reason := checks[stage.kind](stage)):
@@ -77,16 +77,20 @@ def _speech_problem(stage: StageConfig) -> str:
     return _av_problem()
 
 
-def _sounding_problem(stage: StageConfig) -> str:
+def _sounding_problem(_: StageConfig) -> str:
     """Of a stage that makes sound with a model of transformers."""
-    return _transformers_problem(stage) or _av_problem()
+    return _transformers_problem("speech") or _av_problem()
 
 
-def _transformers_problem(_: StageConfig) -> str:
+def _policy_problem(_: StageConfig) -> str:
+    return _transformers_problem("robots")
+
+
+def _transformers_problem(extra: str) -> str:
     found = _installed("transformers")
     if found.startswith(f"{TRANSFORMERS}."):
         return ""
-    return f"needs {_range('transformers', TRANSFORMERS)}; found {found or 'none'}: pip install 'omni-app[speech]'"
+    return f"needs {_range('transformers', TRANSFORMERS)}; found {found or 'none'}: pip install 'omni-app[{extra}]'"
 
 
 def _av_problem() -> str:

@@ -41,6 +41,8 @@ def stage(kind: StageKind) -> StageConfig:
         ("speech", {"transformers": "5.19.0"}, "needs av, which writes its sound: pip install 'omni-app[speech]'"),
         ("generation", {"transformers": "5.19.0"}, "needs av, which writes its sound: pip install 'omni-app[speech]'"),
         ("generation", {"transformers": "5.19.0", "av": "18.0.0"}, ""),
+        ("policy", {"transformers": "5.19.0"}, ""),
+        ("policy", {}, "needs transformers>=5,<6; found none: pip install 'omni-app[robots]'"),
         (
             "speech",
             {"transformers": "4.57.0", "av": "18.0.0"},
