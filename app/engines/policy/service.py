@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from app.cluster.messages import Accepted, Document, Done, Failed, Load
@@ -15,7 +14,7 @@ from app.engines.device import is_out_of_memory, release_memory
 from app.engines.policy.arrays import pack
 from app.engines.policy.observation import Observation, Reset, read_observation
 from app.engines.policy.options import PolicyOptions
-from app.engines.policy.pi0 import Actions, Pi0, load
+from app.engines.policy.pi0 import Pi0, load
 from app.engines.speech.turns import Turns
 from app.engines.threads import same_number_of_threads
 from app.protocol.robot import TASK
@@ -73,27 +72,26 @@ class Service:
             if left or self._closed:
                 raise _LeftError
 
-        began = time.monotonic()
-        made: list[Actions] = []
+        answers: list[dict[str, object]] = []
+
+        def act() -> None:
+            answers.append(self._act(observation, seed, step))
+
         self._asked += 1
         try:
-            await self._turns.take(began, partial(self._act, observation, seed, step, made.append))
+            await self._turns.take(time.monotonic(), act)
         finally:
             left = True
             self._asked -= 1
-        return {"actions": made[0], "policy_timing": {"infer_ms": (time.monotonic() - began) * 1000}}
+        return answers[0]
 
-    def _act(
-        self,
-        observation: Observation,
-        seed: int,
-        step: Callable[[], None],
-        done: Callable[[Actions], None],
-    ) -> None:
+    def _act(self, observation: Observation, seed: int, step: Callable[[], None]) -> dict[str, object]:
         """On the engine's thread."""
         self._running += 1
+        began = time.monotonic()
         try:
-            done(self._policy.act(observation, seed, step))
+            actions = self._policy.act(observation, seed, step)
+            return {"actions": actions, "policy_timing": {"infer_ms": (time.monotonic() - began) * 1000}}
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
