@@ -34,7 +34,7 @@ FAMILIES = ("qwen2_5_omni", "qwen3_omni_moe")
 TOKENS = 24
 INPUTS = ("text", "audio", "image")
 AT_ONCE = 16
-LONG = 1900
+LONG = 3000
 """Tokens of an answer that is still being written when its sound begins: after three dozen codec frames, and four."""
 
 
@@ -71,7 +71,7 @@ def omni(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "--dtype",
         "float32",
         "--max-model-len",
-        "2048",
+        "3200",
         "--kv-cache-memory-bytes",
         "64MiB",
         "--max-num-seqs",
