@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from app.engines.device import compute_device, is_out_of_memory
+from app.engines.device import compute_device, is_out_of_memory, torch_dtype
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 def test_the_device_is_the_named_one_else_the_machines_best() -> None:
@@ -27,3 +29,16 @@ def test_the_device_is_the_named_one_else_the_machines_best() -> None:
 )
 def test_memory_that_is_short(error: Exception, full: bool) -> None:
     assert is_out_of_memory(error) is full
+
+
+@pytest.mark.parametrize(
+    ("named", "device", "small", "dtype"),
+    [
+        ("auto", CPU, False, torch.float32),
+        ("auto", GPU, True, torch.float32),
+        ("auto", GPU, False, "auto"),
+        ("bfloat16", CPU, True, torch.bfloat16),
+    ],
+)
+def test_the_number_type(named: str, device: torch.device, small: bool, dtype: torch.dtype | str) -> None:
+    assert torch_dtype(named, device, small=small) == dtype

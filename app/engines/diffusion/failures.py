@@ -6,7 +6,7 @@ import logging
 
 from app.cluster.messages import Failed
 from app.engines.base import EngineError
-from app.engines.device import is_out_of_memory
+from app.engines.device import is_out_of_memory, out_of_memory
 
 logger = logging.getLogger("app.diffusion")
 
@@ -22,8 +22,7 @@ def explain(error: Exception, began: bool) -> EngineError:
     if isinstance(error, EngineError):
         return error
     if is_out_of_memory(error):
-        message = "the device has too little memory for this request: ask for a smaller size or fewer pictures"
-        return EngineError(Failed(503, message, "service_unavailable_error", code="out_of_memory"))
+        return out_of_memory("request", "ask for a smaller size or fewer pictures")
     if isinstance(error, ValueError) and not began:
         return EngineError(Failed(400, str(error).strip()[:_LONGEST], "invalid_request_error"))
     if isinstance(error, AssertionError) and "divisible by mesh size" in str(error):

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from diffusers import PipelineQuantizationConfig
 
+from app.engines.device import DTYPES
 from app.settings.problems import did_you_mean
 
 FLAG = "--diffusers-load-kwargs"
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 TAKEN = frozenset(
     {
         "device_map",

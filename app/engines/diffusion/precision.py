@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 import torch
 from safetensors import safe_open
 
+from app.engines.device import DTYPES
 from app.engines.diffusion.checkpoint import Checkpoint
-from app.engines.diffusion.load_arguments import DTYPES, FLAG
+from app.engines.diffusion.load_arguments import FLAG
 
 Dtypes: TypeAlias = "torch.dtype | dict[str, torch.dtype]"
 """One for all components, or by component, with "default" for the others."""

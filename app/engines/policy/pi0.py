@@ -16,7 +16,7 @@ import torch
 import transformers
 from PIL import Image
 
-from app.engines.device import compute_device
+from app.engines.device import compute_device, torch_dtype
 from app.engines.policy.observation import Observation, Pixels, State
 from app.engines.policy.options import PolicyOptions
 from app.engines.refusal import refuse
@@ -25,7 +25,6 @@ from app.settings.inspection import read_json
 
 Actions = np.ndarray[Any, np.dtype[np.float32]]
 
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _STATISTICS = "processor_config.json"
 _TINY = 1e-8
 """Added to a deviation before it divides, as in the processor of transformers."""
@@ -149,7 +148,7 @@ def load(directory: Path, options: PolicyOptions) -> Pi0:
     """
     transformers.logging.disable_progress_bar()
     device = compute_device(options.device)
-    dtype = _DTYPES.get(options.dtype, torch.float32 if device.type == "cpu" else "auto")
+    dtype = torch_dtype(options.dtype, device)
     model = transformers.PI0ForConditionalGeneration.from_pretrained(directory, dtype=dtype, local_files_only=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
     if tokenizer.bos_token_id is None:

@@ -6,16 +6,17 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from app.cluster.messages import Accepted, Document, Done, Failed, Load
 from app.engines.base import EngineError, Request
-from app.engines.device import is_out_of_memory, release_memory
+from app.engines.device import is_out_of_memory, out_of_memory, release_memory
 from app.engines.policy.arrays import pack
 from app.engines.policy.observation import Observation, Reset, read_observation
 from app.engines.policy.options import PolicyOptions
 from app.engines.policy.pi0 import Pi0, load
-from app.engines.speech.turns import Turns
 from app.engines.threads import same_number_of_threads
 from app.protocol.robot import TASK
 from app.settings.inspection import model_type
@@ -36,7 +37,7 @@ class Service:
         self._policy = policy
         self._seed = options.sampling.seed
         self._max_pixels = max_pixels
-        self._turns = Turns(1, same_number_of_threads())
+        self._thread = ThreadPoolExecutor(1, "policy", same_number_of_threads())
         self._asked = self._running = self._steps = 0
         self._closed = False
 
@@ -72,18 +73,13 @@ class Service:
             if left or self._closed:
                 raise _LeftError
 
-        answers: list[dict[str, object]] = []
-
-        def act() -> None:
-            answers.append(self._act(observation, seed, step))
-
         self._asked += 1
         try:
-            await self._turns.take(time.monotonic(), act)
+            act = partial(self._act, observation, seed, step)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, act)
         finally:
             left = True
             self._asked -= 1
-        return answers[0]
 
     def _act(self, observation: Observation, seed: int, step: Callable[[], None]) -> dict[str, object]:
         """On the engine's thread."""
@@ -96,8 +92,7 @@ class Service:
             if not is_out_of_memory(error):
                 raise
             release_memory()
-            message = "the device has too little memory for this observation: send fewer or smaller pictures"
-            raise EngineError(Failed(503, message, "service_unavailable_error", code="out_of_memory")) from error
+            raise out_of_memory("observation", "send fewer or smaller pictures") from error
         finally:
             self._running -= 1
 
@@ -108,7 +103,7 @@ class Service:
     def close(self) -> None:
         """Leave what is being computed and end the thread."""
         self._closed = True
-        self._turns.close()
+        self._thread.shutdown(cancel_futures=True)
 
 
 def open_service(stage: StageConfig, options: PolicyOptions, max_pixels: int) -> Service:

@@ -11,22 +11,9 @@ import numpy as np
 import torch
 import transformers
 
-from app.cluster.messages import Failed
-from app.engines.base import EngineError
-from app.engines.device import compute_device, is_out_of_memory, release_memory
+from app.engines.device import compute_device, is_out_of_memory, out_of_memory, release_memory, torch_dtype
 from app.engines.speech.family import Samples, Step
 from app.engines.speech.options import SpeechOptions
-
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-
-
-def dtype_of(options: SpeechOptions, device: torch.device, *, small: bool = False) -> torch.dtype | str:
-    """What the stage was told; for auto float32 on a CPU and for `small` models, which gain nothing by less, and
-    elsewhere ("auto") what the weights are stored in.
-    """
-    if options.dtype != "auto":
-        return _DTYPES[options.dtype]
-    return torch.float32 if small or device.type == "cpu" else "auto"
 
 
 def load_model(cls: Any, directory: str | Path, options: SpeechOptions, *, small: bool = False) -> Any:
@@ -37,7 +24,7 @@ def load_model(cls: Any, directory: str | Path, options: SpeechOptions, *, small
     """
     transformers.logging.disable_progress_bar()
     device = compute_device(options.device)
-    dtype = dtype_of(options, device, small=small)
+    dtype = torch_dtype(options.dtype, device, small=small)
     return cls.from_pretrained(directory, dtype=dtype, local_files_only=True).to(device).eval()
 
 
@@ -86,8 +73,7 @@ class Caller:
             if not is_out_of_memory(error):
                 raise
             release_memory()
-            message = "the device has too little memory for this sentence: send shorter ones"
-            raise EngineError(Failed(503, message, "service_unavailable_error", code="out_of_memory")) from error
+            raise out_of_memory("sentence", "send shorter ones") from error
         finally:
             self._step = None
         if sound is None:

@@ -8,23 +8,7 @@ import torch
 
 from app.engines.base import EngineError
 from app.engines.speech.family import AbandonedError
-from app.engines.speech.options import SpeechOptions
-from app.engines.speech.torchmodel import Caller, dtype_of
-
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
-
-
-@pytest.mark.parametrize(
-    ("named", "device", "small", "dtype"),
-    [
-        ("auto", CPU, False, torch.float32),
-        ("auto", GPU, True, torch.float32),
-        ("auto", GPU, False, "auto"),
-        ("bfloat16", CPU, True, torch.bfloat16),
-    ],
-)
-def test_the_number_type(named: str, device: torch.device, small: bool, dtype: torch.dtype | str) -> None:
-    assert dtype_of(SpeechOptions(dtype=named), device, small=small) == dtype
+from app.engines.speech.torchmodel import Caller
 
 
 def test_equal_seeds_draw_equal_numbers() -> None:

@@ -14,7 +14,7 @@ import torch
 
 from app.cluster.messages import Failed
 from app.engines.base import EngineError
-from app.engines.device import is_out_of_memory, release_memory
+from app.engines.device import is_out_of_memory, out_of_memory, release_memory
 from app.engines.omni.code2wav.family import Decoding, Vocoder
 from app.engines.speech.family import AbandonedError, Samples
 from app.engines.threads import same_number_of_threads
@@ -131,7 +131,6 @@ class Batches:
 
 def _explained(error: Exception) -> Exception:
     if is_out_of_memory(error):
-        message = "the device has too little memory for this sound: ask for a shorter answer, or for a stream"
-        return EngineError(Failed(503, message, "service_unavailable_error", code="out_of_memory"))
+        return out_of_memory("sound", "ask for a shorter answer, or for a stream")
     logger.error("a vocoder failed", exc_info=error)
     return EngineError(Failed(500, f"{type(error).__name__} in the vocoder; see the server's log"))

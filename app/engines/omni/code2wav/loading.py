@@ -10,14 +10,9 @@ import torch
 import transformers
 from safetensors import SafetensorError, safe_open
 
+from app.engines.device import torch_dtype
 from app.engines.omni.code2wav.options import Code2WavOptions
 
-_DTYPES = {
-    "auto": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float32": torch.float32,
-}
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 
@@ -35,9 +30,8 @@ def load_part(cls: Any, config: Any, directory: Path, prefix: str, options: Code
     """
     weights = read_weights(directory, prefix)
     transformers.logging.disable_progress_bar()
-    model, report = cls.from_pretrained(
-        None, config=config, state_dict=weights, dtype=_DTYPES[options.dtype], output_loading_info=True
-    )
+    dtype = torch_dtype(options.dtype, device, small=True)
+    model, report = cls.from_pretrained(None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True)
     for what, names in report.items():
         if names:
             some = ", ".join(map(str, sorted(names)[:3]))
