@@ -9,12 +9,8 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from app.protocol.errors import unsupported
-from app.routes.auth import chosen_protocol
 from app.routes.realtimesession import RealtimeSession
-from app.routes.socketlife import refuse_socket
-from app.routes.state import settings
-from app.routes.trace import trace_of
-from app.routes.wire import Wire
+from app.routes.socketlife import refuse_socket, serve_session
 
 _NOT_HERE = {
     "intent": "this server has realtime sessions only; recordings are written down by /v1/audio/transcriptions",
@@ -38,10 +34,4 @@ async def may_converse(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRo
 @websocket("/v1/realtime", guards=[may_converse])
 async def converse(socket: WebSocket[Any, Any, Any]) -> None:
     """One session; its events are in app.protocol.realtimeclient and app.protocol.realtimeserver."""
-    await socket.accept(subprotocols=chosen_protocol(socket.scope["subprotocols"]))
-    wire = Wire(socket, settings(socket.app).server.slow_client_timeout_s)
-    try:
-        model = socket.query_params.get("model", "")
-        await RealtimeSession(socket.app, wire, model, trace_of(socket.scope).request_id).run()
-    finally:
-        wire.stop()
+    await serve_session(socket, RealtimeSession)

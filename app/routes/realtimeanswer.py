@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +21,7 @@ from app.routes.interrupt import Interrupt
 from app.routes.socketlife import LARGE
 from app.routes.speech import with_uploaded_voice
 from app.routes.state import orchestrator, settings
+from app.routes.trace import unique
 
 if TYPE_CHECKING:
     from app.pipeline.request import AnswerStream
@@ -149,7 +149,7 @@ class Answer:
     async def _ask(self, items: Sequence[Item]) -> AnswerStream:
         body = await self._body(items)
         stages, limit_s = orchestrator(self._app), settings(self._app).server.request_timeout_s
-        request_id = f"{self._session_id}-{os.urandom(4).hex()}"  # unique, which the id that a client may choose is not
+        request_id = unique(self._session_id)
         model = self.asked.model
         if self.asked.modality == "text":
             return await stages.submit("chat", request_id, body, model=model, limit_s=limit_s, streamed=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 from litestar import Litestar
 
@@ -17,6 +15,7 @@ from app.protocol.realtimesession import Transcription
 from app.protocol.transcripts import usage_object
 from app.routes.realtimeanswer import Send
 from app.routes.state import orchestrator, settings
+from app.routes.trace import unique
 
 
 class Writing:
@@ -69,7 +68,7 @@ class Writing:
         file = wav_header(len(self._samples)) + self._samples
         stream = await orchestrator(self._app).submit(
             "transcription",
-            f"{self._session_id}-{os.urandom(4).hex()}",
+            unique(self._session_id),
             listening_task(Asked(stream=True), fields, file),
             model=self._model,
             limit_s=settings(self._app).server.request_timeout_s,

@@ -9,12 +9,8 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from app.protocol.robot import TASK
-from app.routes.auth import chosen_protocol
 from app.routes.robotsession import RobotSession
-from app.routes.socketlife import refuse_socket
-from app.routes.state import settings
-from app.routes.trace import trace_of
-from app.routes.wire import Wire
+from app.routes.socketlife import refuse_socket, serve_session
 
 
 async def may_act(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
@@ -30,10 +26,4 @@ async def may_act(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHa
 @websocket("/v1/realtime/robot/openpi", guards=[may_act])
 async def act(socket: WebSocket[Any, Any, Any]) -> None:
     """One session; its messages are in app.protocol.robot."""
-    await socket.accept(subprotocols=chosen_protocol(socket.scope["subprotocols"]))
-    wire = Wire(socket, settings(socket.app).server.slow_client_timeout_s)
-    try:
-        model = socket.query_params.get("model", "")
-        await RobotSession(socket.app, wire, model, trace_of(socket.scope).request_id).run()
-    finally:
-        wire.stop()
+    await serve_session(socket, RobotSession)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 import msgspec
 from litestar import Litestar
@@ -14,6 +13,7 @@ from app.protocol.speechsocket import socket_error
 from app.routes.relay import whole
 from app.routes.socketlife import Ending, first_ending, idle_for, until_gone, until_stopped
 from app.routes.state import draining, orchestrator, settings
+from app.routes.trace import unique
 from app.routes.wire import Wire
 
 
@@ -65,7 +65,7 @@ class RobotSession:
         """
         stream = await orchestrator(self._app).submit(
             TASK,
-            f"{self._id}-{os.urandom(4).hex()}",  # unique, which the id that a client may choose is not
+            unique(self._id),
             observation,
             model=self._model,
             limit_s=self._limits.request_timeout_s,

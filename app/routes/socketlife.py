@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from litestar import Litestar
+from litestar import Litestar, WebSocket
 from litestar.connection import ASGIConnection
 
 from app.pipeline.graph import unavailable
 from app.protocol.errors import ApiError
 from app.protocol.models import served_name
+from app.routes.auth import chosen_protocol
 from app.routes.errors import internal_error, shutting_down
 from app.routes.gate import refuse_foreign_page
 from app.routes.socketgate import INTERNAL_ERROR
-from app.routes.state import draining, model_names, orchestrator, stopping
+from app.routes.state import draining, model_names, orchestrator, settings, stopping
+from app.routes.trace import trace_of
 from app.routes.wire import LostClientError, Wire
 
 logger = logging.getLogger("app.routes")
@@ -53,6 +55,27 @@ def refuse_socket(connection: ASGIConnection[Any, Any, Any, Any], task: str) -> 
     missing = [stage.name for stage in stages.status() if stage.stage_id == asked and not stage.ready]
     if missing:
         raise unavailable(missing)
+
+
+class Session(Protocol):
+    """What happens on a socket that has been accepted."""
+
+    async def run(self) -> None: ...
+
+
+async def serve_session(
+    socket: WebSocket[Any, Any, Any], session: Callable[[Litestar, Wire, str, str], Session]
+) -> None:
+    """Accept the socket and run the session that is made of the application, the wire, the model that the URL names
+    ("" for none), and the id in the log.
+    """
+    await socket.accept(subprotocols=chosen_protocol(socket.scope["subprotocols"]))
+    wire = Wire(socket, settings(socket.app).server.slow_client_timeout_s)
+    try:
+        model = socket.query_params.get("model", "")
+        await session(socket.app, wire, model, trace_of(socket.scope).request_id).run()
+    finally:
+        wire.stop()
 
 
 async def first_ending(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -32,6 +31,7 @@ from app.routes.errors import shutting_down
 from app.routes.socketlife import LARGE, NORMAL, Ending, first_ending, idle_for, until_gone, until_stopped
 from app.routes.speech import with_uploaded_voice
 from app.routes.state import draining, model_names, orchestrator, settings, stopping
+from app.routes.trace import unique
 from app.routes.utterance import Utterance
 from app.routes.wire import Wire
 
@@ -93,7 +93,7 @@ class SpeechSession:
         task = await with_uploaded_voice(self._app, msgspec.structs.replace(utterance.task))
         return await orchestrator(self._app).submit(
             "speech",
-            f"{self._id}-{os.urandom(4).hex()}",  # unique, which the id that a client may choose is not
+            unique(self._id),
             encode_task(task),
             model=utterance.model,
             limit_s=settings(self._app).server.request_timeout_s,

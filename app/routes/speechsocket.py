@@ -8,12 +8,8 @@ from litestar import WebSocket, websocket
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from app.routes.auth import chosen_protocol
-from app.routes.socketlife import refuse_socket
+from app.routes.socketlife import refuse_socket, serve_session
 from app.routes.speechsession import SpeechSession
-from app.routes.state import settings
-from app.routes.trace import trace_of
-from app.routes.wire import Wire
 
 
 async def may_speak(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
@@ -29,10 +25,4 @@ async def may_speak(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRoute
 @websocket("/v1/audio/speech/stream", guards=[may_speak])
 async def stream_speech(socket: WebSocket[Any, Any, Any]) -> None:
     """One session; its messages are in app.protocol.speechsocket."""
-    await socket.accept(subprotocols=chosen_protocol(socket.scope["subprotocols"]))
-    wire = Wire(socket, settings(socket.app).server.slow_client_timeout_s)
-    try:
-        model = socket.query_params.get("model", "")
-        await SpeechSession(socket.app, wire, model, trace_of(socket.scope).request_id).run()
-    finally:
-        wire.stop()
+    await serve_session(socket, SpeechSession)

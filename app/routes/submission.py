@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +16,7 @@ from app.routes.errors import ClientGoneError, shutting_down
 from app.routes.interrupt import Interrupt, disconnected
 from app.routes.sse import EVENT_STREAM, EventStream, Headers
 from app.routes.state import draining, orchestrator, settings, stopping
-from app.routes.trace import trace_of
+from app.routes.trace import trace_of, unique
 
 if TYPE_CHECKING:
     from app.pipeline.request import AnswerStream
@@ -144,7 +143,7 @@ async def _submit(
 ) -> AnswerStream:
     """To the one stage that answers it, or to those that do so together."""
     stages, kind, body, model = orchestrator(request.app), submission.kind, submission.body, submission.model
-    request_id, limit_s = _unique(request), time_limit(request)
+    request_id, limit_s = unique(trace_of(request.scope).request_id), time_limit(request)
     if submission.speech:
         return await stages.speak(request_id, body, submission.speech, model=model, limit_s=limit_s, streamed=streamed)
     if submission.align is not None:
@@ -169,8 +168,3 @@ async def _close(answer: AnswerStream, request: Request[Any, Any, Any]) -> None:
         await answer.aclose("shutdown")
     else:
         await answer.aclose("failed" if trace_of(request.scope).outcome == "failed" else "client_disconnect")
-
-
-def _unique(request: Request[Any, Any, Any]) -> str:
-    """Clients choose X-Request-Id and may use one twice at a time; replicas must never see that."""
-    return f"{trace_of(request.scope).request_id}-{os.urandom(4).hex()}"

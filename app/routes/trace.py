@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import uuid
@@ -29,6 +30,14 @@ class Trace(msgspec.Struct):
     started: float
     status: int = 0
     outcome: Outcome | None = None
+
+
+def unique(request_id: str) -> str:
+    """An id for what replicas are asked on behalf of a request or a session.
+
+    Clients choose X-Request-Id and may use one twice at a time; replicas must never see that.
+    """
+    return f"{request_id}-{os.urandom(4).hex()}"
 
 
 def trace_of(scope: Scope) -> Trace:
