@@ -55,6 +55,11 @@ class Register(Message):
     names: list[str] = []
     wanted: int = -1
 
+    @property
+    def asked_id(self) -> int:
+        """The id that it has to get, -1: none."""
+        return max(self.replica_id, self.wanted)
+
 
 class Adapter(msgspec.Struct, array_like=True):
     """A LoRA adapter that every replica of a stage has loaded from `path` and answers for under `name`."""

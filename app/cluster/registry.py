@@ -136,7 +136,7 @@ class Registry:
             logger.warning("refused a replica of stage %d on %s: %s", register.stage_id, register.host, reason)
             self._send(identity, m.Refused(reason))
             return
-        replica_id = max(register.replica_id, register.wanted)
+        replica_id = register.asked_id
         if replica_id < 0:
             replica_id = self._members.free_id(register.stage_id, register.address, register.before)
         member = Member(identity, register, replica_id)
@@ -147,14 +147,8 @@ class Registry:
         self._push()
 
     def _objection(self, register: m.Register) -> str:
-        key = register.stage_id, max(register.replica_id, register.wanted)
-        living = self._members.get(key)
-        if living is not None and living.info.address != register.address:
-            info = living.info
-            if register.wanted < 0 or info.state != "suspect":
-                return f"there is a replica {key[1]} of stage {key[0]}: process {info.pid} on {info.host}"
-        if register.wanted >= 0 and self._members.is_reserved(key):
-            return f"replica {key[1]} of stage {key[0]} is one of the server's own: choose another --replica-id"
+        if taken := self._members.taken(register):
+            return taken
         stage = self._stages.get(register.stage_id)
         return objection(register, stage, sorted(self._stages), self._settings.served_model_names)
 

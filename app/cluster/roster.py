@@ -70,10 +70,6 @@ class Roster:
         """A local replica of this key is about to be started."""
         self._reserved.add(key)
 
-    def is_reserved(self, key: Key) -> bool:
-        """Whether a local replica goes by this key, or will."""
-        return key in self._reserved
-
     def free(self, key: Key) -> None:
         """There is no local replica of this key any more."""
         self._reserved.discard(key)
@@ -82,6 +78,21 @@ class Roster:
     def get(self, key: Key) -> Member | None:
         """The replica that goes by this key."""
         return self._members.get(key)
+
+    def taken(self, register: m.Register) -> str:
+        """Why it cannot have the id that it asks for, in words for its operator; "" if it can.
+
+        One that its operator has numbered takes the place of one that has been silent, as its host may be gone.
+        """
+        stage_id, replica_id = key = register.stage_id, register.asked_id
+        living = self._members.get(key)
+        if living is not None and living.info.address != register.address:
+            info = living.info
+            if register.wanted < 0 or info.state != "suspect":
+                return f"there is a replica {replica_id} of stage {stage_id}: process {info.pid} on {info.host}"
+        if register.wanted >= 0 and key in self._reserved:
+            return f"replica {replica_id} of stage {stage_id} is one of the server's own: choose another --replica-id"
+        return ""
 
     def free_id(self, stage_id: int, address: str = "", before: int = -1) -> int:
         """The id of the replica at this address, here or under an earlier master; else the lowest that nobody has."""

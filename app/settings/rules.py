@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from app.engines.policy.options import read_options
+from app.engines.omni.code2wav.options import read_options as vocoder_options
+from app.engines.policy.options import read_options as policy_options
 from app.media.policy import HostList
 from app.settings.access import check_origins
 from app.settings.devices import world_size
 from app.settings.rules_diffusion import diffusion_problems
 from app.settings.rules_nodes import node_problems
-from app.settings.rules_omni import talker_problems, vocoder_problems
+from app.settings.rules_omni import talker_problems
 from app.settings.rules_options import option_problems
 from app.settings.rules_speech import speech_problems
 from app.settings.schema import LogConfig, MasterConfig, MediaConfig, ServerConfig, Settings, SpeechConfig, StageConfig
@@ -31,8 +32,8 @@ _OF_KIND: dict[str, Callable[[StageConfig], Iterator[str]]] = {
     "llm": talker_problems,
     "diffusion": diffusion_problems,
     "speech": speech_problems,
-    "generation": vocoder_problems,
-    "policy": partial(option_problems, read_options),
+    "generation": partial(option_problems, vocoder_options),
+    "policy": partial(option_problems, policy_options),
 }
 
 

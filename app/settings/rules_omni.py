@@ -1,14 +1,12 @@
-"""Arguments of an omni model's later stages that cannot work, as far as that can be judged without the model."""
+"""Arguments of an omni model's talker that cannot work, as far as that can be judged without the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from app.engines.base import EngineError
-from app.engines.omni.code2wav.options import read_options
 from app.engines.omni.talker.sampling import TalkerSampling
 from app.engines.speech.sampling import sampling_of
-from app.settings.rules_options import option_problems
 from app.settings.schema import StageConfig
 
 
@@ -20,8 +18,3 @@ def talker_problems(stage: StageConfig) -> Iterator[str]:
         sampling_of(TalkerSampling, stage.default_sampling_params, {}, "talker")
     except EngineError as error:
         yield f"default_sampling_params: {error}"
-
-
-def vocoder_problems(stage: StageConfig) -> Iterator[str]:
-    """One sentence for each argument that cannot work, with what to do."""
-    yield from option_problems(read_options, stage)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 StageKind = Literal["llm", "diffusion", "speech", "generation", "policy", "stub"]
 """generation: a vocoder, which makes sound of codec frames; one pass, no sampling. policy: it moves a robot."""
 
-MODEL_KINDS: tuple[StageKind, ...] = ("llm", "diffusion", "speech", "generation", "policy")
+MODEL_KINDS: tuple[StageKind, ...] = tuple(kind for kind in get_args(StageKind) if kind != "stub")
 """The kinds of stages that have a model."""
 
 ModelStage = Literal["", "thinker", "talker", "aligner"]

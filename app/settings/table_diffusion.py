@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from app.engines.diffusion.options import CacheBackend
+from app.engines.diffusion.options import CacheBackend, TaskType
 from app.settings.flags import Flag
 from app.settings.values import ValueKind
 
@@ -22,7 +22,7 @@ LOADING = (
         "task-type",
         "str",
         "What the pipeline is loaded for, where the model has pipelines for several tasks. Default: as the model says.",
-        choices=("t2i", "i2i", "inpaint", "t2v", "i2v", "v2v"),
+        choices=get_args(TaskType),
         never=dict.fromkeys(("CustomVoice", "VoiceDesign", "Base"), "it is of Qwen3-TTS, which cannot run here"),
     ),
     _row(

@@ -23,6 +23,7 @@ CacheBackend = Literal[
     "text_kv",
 ]
 Granularity = Literal["regional", "full"]
+TaskType = Literal["t2i", "i2i", "inpaint", "t2v", "i2v", "v2v"]
 VaeFastPath = Literal["off", "lossless", "channels_last"]
 
 
@@ -57,7 +58,7 @@ class DiffusionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     download_dir: str = ""
     trust_remote_code: bool = False
     model_class_name: str = ""
-    task_type: Literal["", "t2i", "i2i", "inpaint", "t2v", "i2v", "v2v"] = ""
+    task_type: TaskType | Literal[""] = ""
     diffusion_load_format: LoadFormat = "default"
     diffusers_load_kwargs: dict[str, Any] = {}
     diffusers_call_kwargs: dict[str, Any] = {}

@@ -14,6 +14,7 @@ import diffusers
 from diffusers.pipelines import auto_pipeline
 
 from app.engines.diffusion.abilities import abilities
+from app.engines.diffusion.options import TaskType
 from app.engines.diffusion.parts import modules
 
 _MAPPINGS = (
@@ -37,7 +38,7 @@ _BY_TIMESTEPS = {"WanImageToVideoPipeline": True, "WanVideoToVideoPipeline": Fal
 """Siblings of WanPipeline, by whether the checkpoint has to be one that was trained to begin with a picture too (Wan2.2
 TI2V): its `expand_timesteps` tells. The other knows no such steps."""
 
-TASK_TYPES: dict[str, tuple[str, ...]] = {
+_TASKS: dict[TaskType, tuple[str, ...]] = {
     "t2i": ("text-to-image",),
     "i2i": ("image-to-image", "edit"),
     "inpaint": ("inpaint",),
@@ -45,7 +46,7 @@ TASK_TYPES: dict[str, tuple[str, ...]] = {
     "i2v": ("image-to-video",),
     "v2v": ("video-to-video",),
 }
-"""The values of --task-type, and which tasks they mean."""
+"""Which tasks the values of --task-type mean."""
 
 
 def siblings(pipe: Any) -> dict[str, type]:
@@ -58,7 +59,7 @@ def siblings(pipe: Any) -> dict[str, type]:
     return found
 
 
-def class_for(task_type: str, cls: type, index: Mapping[str, Any]) -> type:
+def class_for(task_type: TaskType, cls: type, index: Mapping[str, Any]) -> type:
     """The class among `cls` and its siblings that does the task, `cls` itself before others.
 
     `index` is what the checkpoint says of its pipeline.
@@ -68,10 +69,10 @@ def class_for(task_type: str, cls: type, index: Mapping[str, Any]) -> type:
     """
     related = [x for x in (cls, *_connected(cls)) if _was_trained_for(x, cls, index)]
     for candidate in related:
-        if not abilities(candidate).tasks.isdisjoint(TASK_TYPES[task_type]):
+        if not abilities(candidate).tasks.isdisjoint(_TASKS[task_type]):
             return candidate
     known = frozenset[str]().union(*(abilities(x).tasks for x in related))
-    names = [name for name, tasks in TASK_TYPES.items() if not known.isdisjoint(tasks)]
+    names = [name for name, tasks in _TASKS.items() if not known.isdisjoint(tasks)]
     others = f"it can be {', '.join(names)}" if names else "leave it out"
     raise ValueError(f"--task-type {task_type}: there is no pipeline for that beside {cls.__name__}; {others}")
 
@@ -106,9 +107,8 @@ def _fits(cls: type, pipe: Any) -> bool:
     given = pipe.components.keys() | pipe.parameters.keys()
     takes = _init(cls)
     needs = {name for name, p in takes.items() if p.default is inspect.Parameter.empty}
-    if not _was_trained_for(cls, type(pipe), pipe.config):
-        return False
-    return needs <= given and modules(pipe).keys() <= takes.keys()
+    complete = needs <= given and modules(pipe).keys() <= takes.keys()
+    return complete and _was_trained_for(cls, type(pipe), pipe.config)
 
 
 def _was_trained_for(cls: type, own: type, index: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from app.engines.diffusion.abilities import abilities
+from app.engines.diffusion.options import TaskType
 from app.engines.diffusion.siblings import class_for, shell, siblings
 
 Load = Callable[[str], Any]
@@ -122,7 +123,7 @@ def test_a_checkpoint_for_both_draws_from_a_picture_as_its_class_does(tiny_pipel
         ("i2v", "LTXPipeline", {}, "LTXImageToVideoPipeline"),
     ],
 )
-def test_the_class_for_a_task(task_type: str, own: str, index: dict[str, Any], chosen: str) -> None:
+def test_the_class_for_a_task(task_type: TaskType, own: str, index: dict[str, Any], chosen: str) -> None:
     assert class_for(task_type, getattr(diffusers, own), index).__name__ == chosen
 
 
@@ -134,7 +135,7 @@ def test_the_class_for_a_task(task_type: str, own: str, index: dict[str, Any], c
         ("t2i", "StableAudioPipeline", "beside StableAudioPipeline; leave it out"),
     ],
 )
-def test_a_task_that_the_weights_were_not_made_for(task_type: str, own: str, told: str) -> None:
+def test_a_task_that_the_weights_were_not_made_for(task_type: TaskType, own: str, told: str) -> None:
     with pytest.raises(ValueError, match=f"--task-type {task_type}: there is no pipeline for that {told}"):
         class_for(task_type, getattr(diffusers, own), {})
 
